@@ -22,7 +22,8 @@ LAYERS = (
     "cli",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
-MODULES = sorted((ROOT / "cqbjax").rglob("*.py"))
+# A template is code of a user, who imports from the public packages.
+MODULES = sorted(path for path in (ROOT / "cqbjax").rglob("*.py") if path.stem != "_template")
 
 
 @functools.cache

@@ -150,12 +150,13 @@ class _Parsed(NamedTuple):
     Attributes:
         digest: of its content.
         imports: what it imports: a module, and a name taken from it or nothing.
-        passes_on: whether it is a package's list of names, and holds no code.
+        names: of a package whose file only lists names, the same with imports for type checking;
+            None: the file holds code.
     """
 
     digest: str
     imports: tuple[tuple[str, str], ...]
-    passes_on: bool
+    names: tuple[tuple[str, str], ...] | None
 
 
 def _parsed(file: Path) -> _Parsed:
@@ -167,14 +168,18 @@ def _parsed(file: Path) -> _Parsed:
 @functools.lru_cache(maxsize=4096)
 def _parsed_once(file: Path, *_: int) -> _Parsed:
     tree = ast.parse(file.read_bytes())
-    passes_on = file.name == "__init__.py" and all(map(_is_listing, tree.body))
-    return _Parsed(sha256(file), tuple(_imports(tree.body)), passes_on)
+    lists = file.name == "__init__.py" and all(map(_is_listing, tree.body))
+    typed = [node for one in tree.body if isinstance(one, ast.If) for node in one.body]
+    names = tuple(_imports([*tree.body, *typed])) if lists else None
+    return _Parsed(sha256(file), tuple(_imports(tree.body)), names)
 
 
 def _is_listing(statement: ast.stmt) -> bool:
-    """Tell whether a statement is a docstring, an import or the list of names."""
+    """Return whether a statement is a docstring, an import, or sets `__all__` and the like."""
     if isinstance(statement, ast.Assign):
-        return all(isinstance(to, ast.Name) and to.id == "__all__" for to in statement.targets)
+        return "__" in ast.unparse(statement.targets[0])
+    if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+        return all(map(_is_listing, statement.body))
     docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return docstring or isinstance(statement, ast.Import | ast.ImportFrom)
 
@@ -238,8 +243,8 @@ def _imported_modules(
     if taken and find(f"{module}.{taken}") is not None:
         return [f"{module}.{taken}"]
     file = find(module)
-    if file is not None and taken and parsed(file).passes_on:
-        for inner, name in parsed(file).imports:
+    if file is not None and taken:
+        for inner, name in parsed(file).names or ():
             if name == taken:
                 return _imported_modules(_full_name(inner, module, file), taken, find, parsed)
     return [module]

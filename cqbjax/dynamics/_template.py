@@ -18,9 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core.pytree import pytree
-from cqbjax.core.scenario import PAPER_REACTION, Reaction, UserModel
-from cqbjax.core.types import Problem
+from cqbjax import PAPER_REACTION, Problem, Reaction, UserModel, pytree
 
 
 @pytree

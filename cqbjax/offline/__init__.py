@@ -22,6 +22,17 @@ Each module imports only those before it::
     value_tables                tables of these values
 """
 
+from typing import TYPE_CHECKING
+
+from cqbjax.core.lazy import lazy_names
 from cqbjax.offline.policies import OfflinePolicy, ProjectedPolicy, TrainedRouter, WarmStart
 
-__all__ = ["OfflinePolicy", "ProjectedPolicy", "TrainedRouter", "WarmStart"]
+if TYPE_CHECKING:
+    from cqbjax.offline import contrastive, fits, projection, routers
+
+__all__ = [
+    "OfflinePolicy", "ProjectedPolicy", "TrainedRouter", "WarmStart", "contrastive", "fits",
+    "projection", "routers",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -5,6 +5,7 @@ to copy.
 """
 
 from cqbjax.policies.acqb import Acqb
+from cqbjax.policies.assortments import draw_assortment, mask_unavailable
 from cqbjax.policies.baselines import OptimalPolicy, RandomRouting
 from cqbjax.policies.context_free_bandits import LlmRanking, QueueingBandit
 from cqbjax.policies.context_views import (
@@ -19,4 +20,5 @@ from cqbjax.policies.router_policy import RouterPolicy
 __all__ = [
     "Acqb", "ContextWrapper", "Intercept", "LinearBandit", "LlmRanking", "OptimalPolicy",
     "QueueingBandit", "RandomRouting", "ReplacedContexts", "RouterPolicy", "append_intercept",
+    "draw_assortment", "mask_unavailable",
 ]  # fmt: skip

@@ -21,10 +21,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Action, Feedback, Observation, Problem
-from cqbjax.policies.assortments import draw_assortment, mask_unavailable
+from cqbjax import Action, Feedback, Observation, Problem, mnl, pytree, queueing, rng
+from cqbjax.policies import draw_assortment, mask_unavailable
 
 
 class State(NamedTuple):

@@ -1,8 +1,9 @@
 """What stored results say: frames, intervals, tables, extracts."""
 
+from typing import TYPE_CHECKING
+
+from cqbjax.core.lazy import lazy_names
 from cqbjax.results.store import (
-    ENDING,
-    VARIABLES,
     ResultError,
     load,
     load_points,
@@ -12,7 +13,13 @@ from cqbjax.results.store import (
     stored_points,
 )
 
+if TYPE_CHECKING:
+    from cqbjax.results import summaries
+    from cqbjax.results.query_log import tabulate_queries
+
 __all__ = [
-    "ENDING", "VARIABLES", "ResultError", "load", "load_points", "read_config", "read_manifest",
-    "save", "stored_points",
+    "ResultError", "load", "load_points", "read_config", "read_manifest", "save", "stored_points",
+    "summaries", "tabulate_queries",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazy_names(__name__)

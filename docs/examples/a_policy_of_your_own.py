@@ -10,10 +10,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
 import cqbjax
-from cqbjax import backend, datasets, policies, summaries
-from cqbjax.core import queueing, rng
-from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Action
+from cqbjax import Action, backend, datasets, policies, pytree, queueing, rng, summaries
 from cqbjax.testing import check_policy
 
 backend.configure()  # use every core; store compiled programs on disk

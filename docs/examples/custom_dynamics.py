@@ -11,9 +11,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import cqbjax
-from cqbjax import backend, policies, sources
-from cqbjax.core.pytree import pytree, static
-from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel
+from cqbjax import (
+    PAPER_REACTION,
+    ServiceModel,
+    UserModel,
+    backend,
+    policies,
+    pytree,
+    sources,
+    static,
+)
 from cqbjax.testing import check_service, check_users
 
 backend.configure()  # use every core; store compiled programs on disk

@@ -12,7 +12,7 @@ import polars as pl
 
 import cqbjax
 from cqbjax import backend, policies, sources
-from cqbjax.results.query_log import tabulate_queries
+from cqbjax.results import tabulate_queries
 
 backend.configure()  # use every core; store compiled programs on disk
 

@@ -9,8 +9,7 @@ these with quantities that a policy does not see: the arrivals and the true para
 import matplotlib.pyplot as plt
 import numpy as np
 
-from cqbjax import backend, policies, sources
-from cqbjax.core import rng, simulate
+from cqbjax import backend, policies, rng, simulate, sources
 
 backend.configure()  # use every core; store compiled programs on disk
 

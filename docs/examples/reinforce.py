@@ -22,10 +22,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from cqbjax import policies, sources
-from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Action, Observation
+from cqbjax import Action, Observation, mnl, policies, pytree, queueing, rng, sources
 from cqbjax.env import Env
 
 FILE = Path("scheduler.npz")

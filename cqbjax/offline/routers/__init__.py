@@ -1,8 +1,8 @@
 """Offline-trained routers: `router.fit(split, rho=..., seed=...).predict(embeddings)`."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cqbjax.core.lazy import lazy_names
 from cqbjax.offline.routers.base import FittedRouter, OfflineSplit, Router
 
 if TYPE_CHECKING:
@@ -18,15 +18,5 @@ __all__ = [
     "Zero",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    """Import a router from its module on first use.
-
-    One router's code is not part of another's cache key, and RouterDC's libraries are slow to
-    import.
-    """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "knn" if name == "Carrot" else name.lower()
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return globals()[name]
+# One router's code is not part of another's cache key, and RouterDC's libraries are slow to import.
+__getattr__, __dir__ = lazy_names(__name__)

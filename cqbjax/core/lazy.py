@@ -1,0 +1,41 @@
+"""Packages whose names are imported when they are first used."""
+
+import ast
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package.
+
+    Its names are those that its `__init__.py` imports under `if TYPE_CHECKING:`.
+
+    Args:
+        package: its name.
+    """
+
+    @functools.cache
+    def read_homes() -> dict[str, str]:
+        tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text())
+        blocks = [node for node in tree.body if isinstance(node, ast.If)]
+        imports = [one for block in blocks for one in block.body if isinstance(one, ast.ImportFrom)]
+        return {alias.name: str(one.module) for one in imports for alias in one.names}
+
+    def load(name: str) -> Any:
+        home = None if name.startswith("__") else read_homes().get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            value: Any = importlib.import_module(f"{home}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{home}.{name}":
+                raise
+            value = getattr(importlib.import_module(home), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *read_homes()})
