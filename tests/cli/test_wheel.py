@@ -56,7 +56,7 @@ WRONG = len(TYPED.splitlines())
 # Checks each experiment that the wheel lists as a run does before it starts; prints what is said.
 PLAN = """
 from cqbjax.cli import _compose, _instantiate
-from cqbjax.experiments import configs, kinds
+from cqbjax.experiments import configs, study_types
 
 for path in sorted(configs.CONF.glob("experiment/*.yaml")):
     with _compose.initialize_hydra():
