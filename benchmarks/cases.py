@@ -11,7 +11,7 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine import memory
 from cqbjax.policies import Acqb, OptimalPolicy, QueueingBandit, RandomRouting
-from cqbjax.sources import Routing, Synthetic
+from cqbjax.sources import PromptPool, Synthetic
 from tests.reference.scenarios import unit_vectors
 
 ACQB = Acqb(alpha_scale=0.2, c1=0.25)
@@ -79,7 +79,7 @@ def throughput(quick: bool) -> list[Case]:
     cases = []
     for case in problems(quick).values():
         for width in widths(case, quick):
-            few = width >= 256 or isinstance(case.source, Routing)
+            few = width >= 256 or isinstance(case.source, PromptPool)
             cases.append(dataclasses.replace(case, batch=width, chunks=2 if few else 3))
     horizon, batch = (200, 64) if quick else (1000, 256)
     labels = ("q_ucb", OPTIMAL) if quick else tuple(BASELINES)

@@ -22,7 +22,7 @@ from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine import batches, programs, runner
 from cqbjax.engine.validation import build_spec
-from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic
+from cqbjax.sources import ArrivalWrapper, BatchArrivals, Coin, DriftWrapper, PromptPool, Synthetic
 
 # The round that costs are judged by, and the cheapest one, each with the slots that it needs.
 POLICIES: Mapping[str, tuple[Policy, int]] = {
@@ -50,14 +50,14 @@ class CostCase(NamedTuple):
     record: tuple[str, ...] = ()
 
 
-def make_table() -> Routing:
+def make_table() -> PromptPool:
     """Return a pool of 1,000 prompts with d = 5, N = 5, costs and scores."""
     draw = np.random.default_rng(0)
     contexts = draw.normal(size=(1000, 5))
     contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
     utilities = 1 + contexts @ draw.uniform(-2, 2, size=(5, 5))
     dollars, scores = draw.uniform(size=(2, 1000, 5))
-    return Routing(
+    return PromptPool(
         contexts=jnp.asarray(contexts), utilities=jnp.asarray(utilities), pool_size=1000,
         dollars=dollars, scores=scores,
     )  # fmt: skip
@@ -86,8 +86,8 @@ def list_cases() -> list[CostCase]:
     }
     sources |= {f"service={k}": with_dynamics(paper, [], [s]) for k, s in service.items()}
     sources |= {
-        "drift": Drifting(source=paper, quarter=HORIZON),
-        "arrivals=batches": Arriving(source=paper, process=Batches(sizes=[1, 1])),
+        "drift": DriftWrapper(source=paper, quarter=HORIZON),
+        "arrivals=batches": ArrivalWrapper(source=paper, process=BatchArrivals(sizes=[1, 1])),
         "source=coin": Coin(success=0.6, num_servers=5), POOL: table,
     }  # fmt: skip
     cases = [CostCase(name, ROUND, source) for name, source in sources.items()]

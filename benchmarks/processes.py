@@ -20,7 +20,7 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Source
 from cqbjax.engine.sweep import sweep
 from cqbjax.results import store as results
-from cqbjax.sources import Routing, Synthetic
+from cqbjax.sources import PromptPool, Synthetic
 
 # docs/notebook/performance.md compares their seconds with those of earlier code.
 COMMANDS = {
@@ -150,7 +150,7 @@ def measure_long_run(rounds: int, prompts: int, pool: int) -> Row:
         contexts = draws.standard_normal((prompts, DIM), np.float32)
         contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
         utilities = draws.standard_normal((prompts, SERVERS), np.float32)
-        source = Routing(contexts=contexts, utilities=utilities, pool_size=pool)  # type: ignore[arg-type]
+        source = PromptPool(contexts=contexts, utilities=utilities, pool_size=pool)  # type: ignore[arg-type]
     before = _peak_memory()
     clock, begun = Clock(), time.perf_counter()
     sweep(

@@ -21,7 +21,7 @@ from cqbjax.core.files import hash_parts, load_or_compute, load_or_compute_all, 
 from cqbjax.core.inputs import join_positions
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame, text_column
 from cqbjax.datasets.table import TableError, check_unique
-from cqbjax.sources.routing import check_lengths
+from cqbjax.sources.prompt_pool import check_lengths
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512

@@ -26,8 +26,8 @@ from cqbjax.datasets.utility import (
     normalise_cost,
     served_rates,
 )
-from cqbjax.sources import Routing
-from cqbjax.sources.routing import draw_pool
+from cqbjax.sources import PromptPool
+from cqbjax.sources.prompt_pool import draw_pool
 
 # One program for all seeds: operation by operation a pool takes ten times as long.
 _draw_pool = jax.jit(draw_pool, static_argnums=(1, 2))
@@ -130,7 +130,7 @@ class DatasetSource:
         offline_size: largest size of a seed's offline split; None: all prompts outside the pool.
     """
 
-    queries: Routing
+    queries: PromptPool
     dataset: str
     table: RoutingTable
     probabilities: np.ndarray
@@ -242,7 +242,7 @@ def dataset_source(
     probabilities = departure_probabilities(
         table.performance, table.cost, rho, low, high, cost_rule, min_max=min_max
     )
-    queries = Routing(
+    queries = PromptPool(
         contexts=jnp.asarray(embeddings, float),
         utilities=jnp.asarray(mnl_utilities(probabilities), float),
         pool_size=pool_size,

@@ -10,7 +10,13 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.times import read_times
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.validation import OF_PAPER
-from cqbjax.sources import Arriving, Batches, Bursty, Drifting, traced
+from cqbjax.sources import (
+    ArrivalWrapper,
+    BatchArrivals,
+    BurstyArrivals,
+    DriftWrapper,
+    convert_trace,
+)
 
 PROCESSES = ("bernoulli", "bursty", "batches", "trace")
 DRIFT = ("jump_at", "quarter")
@@ -40,10 +46,10 @@ def build_queries(
     drawn: Any = source.queries if isinstance(source, DatasetSource) else source
     drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
     if drift:
-        drawn = Drifting(source=drawn, **drift)
+        drawn = DriftWrapper(source=drawn, **drift)
     process = _build_process(config)
     if process is not None:
-        drawn = Arriving(source=drawn, process=process)
+        drawn = ArrivalWrapper(source=drawn, process=process)
     return with_dynamics(drawn, users, service)
 
 
@@ -54,12 +60,12 @@ def _build_process(config: Config) -> Any:
     if config.arrivals == "bernoulli":
         return None
     if config.arrivals == "bursty":
-        return Bursty(burst=config.burst, burst_rounds=config.burst_rounds)
+        return BurstyArrivals(burst=config.burst, burst_rounds=config.burst_rounds)
     if config.arrivals == "batches":
-        return Batches(most=config.batch_most, sizes=list(config.batch_sizes) or None)
+        return BatchArrivals(most=config.batch_most, sizes=list(config.batch_sizes) or None)
     if config.trace is None:
         raise ValueError("arrivals=trace needs trace=FILE, a table with a column of times")
-    return traced(read_times(config.trace, config.trace_column))
+    return convert_trace(read_times(config.trace, config.trace_column))
 
 
 def describe_differences(config: Config) -> dict[str, str]:

@@ -1,10 +1,16 @@
-"""Sources: where queries come from."""
+"""Sources: where queries come from, and wrappers that change their arrivals or preferences."""
 
-from cqbjax.sources.arrivals import Arriving, Batches, Bursty, Traced, traced
+from cqbjax.sources.arrivals import (
+    ArrivalWrapper,
+    BatchArrivals,
+    BurstyArrivals,
+    TraceArrivals,
+    convert_trace,
+)
 from cqbjax.sources.coin import Coin
-from cqbjax.sources.drifting import Drifting
-from cqbjax.sources.routing import Routing
+from cqbjax.sources.preference_drift import DriftWrapper
+from cqbjax.sources.prompt_pool import PromptPool
 from cqbjax.sources.synthetic import Synthetic
 
-__all__ = ["Arriving", "Batches", "Bursty", "Coin", "Drifting", "Routing", "Synthetic", "Traced",
-           "traced"]  # fmt: skip
+__all__ = ["ArrivalWrapper", "BatchArrivals", "BurstyArrivals", "Coin", "DriftWrapper",
+           "PromptPool", "Synthetic", "TraceArrivals", "convert_trace"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Other arrivals than Bernoulli ones, for any source: bursts, and the times of a trace."""
+"""Arrivals other than Bernoulli, for any source: bursts, batches, and the times of a trace."""
 
 from typing import Any
 
@@ -9,32 +9,33 @@ from jax import Array
 
 from cqbjax.core import rng
 from cqbjax.core.pytree import Numbers, convert_lists, pytree, static
-from cqbjax.core.types import Problem, Source, Workload
+from cqbjax.core.types import Problem, Workload
+from cqbjax.sources.preference_drift import SourceWrapper
 
-# Of Poisson many arrivals, which share of rounds may be cut; and the most that may come in a round.
-CUT = 1e-6
-MOST_AT_ONCE = 256
+# The largest share of rounds in which Poisson arrivals may be cut, and the most arrivals a round.
+CUT_SHARE = 1e-6
+MAX_ARRIVALS = 256
 
 
 @pytree
-class Bursty:
-    """A Markov-modulated Bernoulli process: busy rounds and quiet ones, in stretches.
+class BurstyArrivals:
+    """A Markov-modulated Bernoulli process with a busy and a quiet state.
 
-    In a busy round a query arrives with probability (1 + burst) lambda, in a quiet one with
-    (1 - burst) lambda; both are as frequent, so that lambda is the rate. The state changes after
+    In a busy round a query arrives with probability (1 + burst) lambda, in a quiet round with
+    (1 - burst) lambda. Both are equally frequent, so lambda is the rate. The state changes after
     every round with probability 1 / burst_rounds. The uniforms are those of the Bernoulli
-    arrivals: with burst=0 they are the same arrivals.
+    arrivals, which burst=0 reproduces.
 
     Attributes:
-        burst: in [0, 1], and such that (1 + burst) lambda <= 1.
-        burst_rounds: mean rounds of a stretch, at least 1.
+        burst: in [0, 1], with (1 + burst) lambda <= 1.
+        burst_rounds: mean rounds in a state, at least 1.
     """
 
     burst: Array | float = 0.5
     burst_rounds: Array | float = 50.0
 
     def check(self, arrival_rate: float) -> None:
-        """Refuse what is out of range.
+        """Validate the settings at an arrival rate.
 
         Raises:
             ValueError: naming the key and what is allowed.
@@ -60,37 +61,37 @@ class Bursty:
 
 
 @pytree
-class Batches:
-    """Several queries a round: Poisson many, or batches whose sizes have given shares.
+class BatchArrivals:
+    """Several arrivals a round: a Poisson number, or batches with a given law of their size.
 
     Attributes:
-        most: A, how many come in a round at most.
-        sizes: [A] the shares of batches of 1, 2, ..., A queries, which come with the probability
-            that makes lambda queries a round on average; None: Poisson(lambda) many, cut at A.
+        most: A, the most arrivals in a round.
+        sizes: [A] shares of batches of 1, 2, ..., A queries; a batch arrives with the probability
+            that makes lambda queries a round on average. None: Poisson(lambda), cut at A.
     """
 
     most: int = static(default=12)
     sizes: Numbers | None = None
 
     def __post_init__(self) -> None:
-        """Take lists as arrays; sizes say how many come at most."""
+        """Turn lists into arrays; the length of `sizes` is A."""
         convert_lists(self, "sizes")
         if self.sizes is not None and np.ndim(self.sizes) == 1:
             object.__setattr__(self, "most", int(np.shape(self.sizes)[0]))
 
     def check(self, arrival_rate: float) -> None:
-        """Refuse shares that are none, and rates at which more than A would come.
+        """Validate the shares, and that A is enough for the rate.
 
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        if type(self.most) is not int or not 1 <= self.most <= MOST_AT_ONCE:
-            raise ValueError(f"most={self.most} must be a whole number in 1..{MOST_AT_ONCE}")
+        if type(self.most) is not int or not 1 <= self.most <= MAX_ARRIVALS:
+            raise ValueError(f"most={self.most} must be a whole number in 1..{MAX_ARRIVALS}")
         if self.sizes is None:
             import scipy.special
 
             missed = scipy.special.pdtrc(self.most, arrival_rate)
-            if missed > CUT:
+            if missed > CUT_SHARE:
                 raise ValueError(
                     f"most={self.most} cuts {missed:.2g} of the rounds at "
                     f"arrival_rate={arrival_rate:g}: raise it"
@@ -104,13 +105,13 @@ class Batches:
             raise ValueError(f"arrival_rate={arrival_rate:g} must be at most {mean:g}, a batch")
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
-        """Draw how many come in rounds 1, ..., T: [T] int32."""
+        """Draw the numbers of arrivals in rounds 1, ..., T: [T] int32."""
         rounds = jnp.arange(1, horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
-        return jnp.sum(uniform[:, None] >= self._until(arrival_rate), axis=1, dtype=jnp.int32)
+        return jnp.sum(uniform[:, None] >= self._cumulative(arrival_rate), axis=1, dtype=jnp.int32)
 
-    def _until(self, rate: Array) -> Array:
-        """Return the probabilities that fewer than 1, 2, ..., A queries come: [A]."""
+    def _cumulative(self, rate: Array) -> Array:
+        """Return the probabilities of fewer than 1, 2, ..., A arrivals: [A]."""
         numbers = jnp.arange(self.most)
         if self.sizes is None:
             rate = jnp.maximum(rate, jnp.finfo(rate.dtype).tiny)
@@ -122,20 +123,20 @@ class Batches:
 
 
 @pytree
-class Traced:
-    """The times of a trace, stretched so that lambda queries arrive a round on average.
+class TraceArrivals:
+    """The times of a trace, scaled so that lambda queries arrive a round on average.
 
-    Each run begins at a request of its own and goes round the trace. A round takes one query: of
-    several in the same one the later ones arrive in the next rounds that are free.
+    Each run starts at a random request and cycles through the trace. At most one query arrives in a
+    round: if several fall into it, the later ones arrive in the next free rounds.
 
     Attributes:
-        times: [n] float of the requests, in mean intervals: they begin at 0, and n is the length.
+        times: [n] request times in units of the mean interval, from 0; the cycle has length n.
     """
 
     times: Array
 
     def check(self, arrival_rate: float) -> None:
-        """Refuse a rate that is none.
+        """Validate the rate.
 
         Raises:
             ValueError: naming the key.
@@ -158,64 +159,57 @@ class Traced:
         return jnp.zeros(horizon, bool).at[rounds].set(True, mode="drop")
 
 
-def traced(times: np.ndarray) -> Traced:
-    """Return the process of a trace's times [n], in any unit, in increasing order."""
+def convert_trace(times: np.ndarray) -> TraceArrivals:
+    """Convert the request times of a trace [n], increasing, to an arrival process."""
     times = np.asarray(times, float)
-    # One mean interval from the last request to the first of the next time round.
+    # The next cycle starts one mean interval after the last request.
     interval = (times[-1] - times[0]) / max(len(times) - 1, 1)
-    return Traced(times=jnp.asarray((times - times[0]) / (interval or 1.0), float))
+    return TraceArrivals(times=jnp.asarray((times - times[0]) / (interval or 1.0), float))
 
 
 @pytree
-class Arriving:
-    """A source with other arrivals.
+class ArrivalWrapper(SourceWrapper):
+    """A source with another arrival process.
 
     Attributes:
         source: where queries come from.
-        process: when they do: `Bursty`, `Traced` or `Batches`.
+        process: when they arrive: `BurstyArrivals`, `TraceArrivals` or `BatchArrivals`.
     """
 
     source: Any
     process: Any
 
+    @property
+    def _max_arrivals(self) -> int:
+        return int(getattr(self.process, "most", 1))
+
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the source's shapes; of as many rounds as queries may come, where many do."""
-        most = self._most
-        own = self._source.problem(K, horizon * most)
-        return own if most == 1 else own._replace(horizon=horizon, max_arrivals=most)
+        """Return the shapes of the source within, for A queries a round."""
+        most = self._max_arrivals
+        problem: Problem = self.source.problem(K, horizon * most)
+        return problem if most == 1 else problem._replace(horizon=horizon, max_arrivals=most)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
-        """Refuse what the source or the process refuses.
+        """Validate the process and the source within.
 
         Raises:
             ValueError: in one sentence, naming the key.
         """
         self.process.check(arrival_rate)
-        if self._most > 1 and getattr(self._source, "outcome", "attempt") == "query":
+        if self._max_arrivals > 1 and getattr(self.source, "outcome", "attempt") == "query":
             raise ValueError("outcome=query needs one arrival a round: queries go by their rounds")
-        self._source.check(seeds, arrival_rate, K)
-
-    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return the source's own: arrivals do not matter to it."""
-        return self._source.uniform_service(seeds, arrival_rate, K)
+        self.source.check(seeds, arrival_rate, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw the source's instance; a round's queries are those of A rounds of the source."""
-        most = self._most
-        if most == 1:
-            return self._source.draw_workload(key, arrival_rate, problem)
+        """Draw the workload of the source within; a round takes the queries of A of its rounds."""
+        most = self._max_arrivals
         longer = problem._replace(horizon=problem.horizon * most, max_arrivals=1)
-        world = self._source.draw_workload(key, arrival_rate, longer)
-        return world._replace(arrival_rows=world.arrival_rows.reshape(-1, most))
+        workload: Workload = self.source.draw_workload(key, arrival_rate, longer)
+        if most == 1:
+            return workload
+        return workload._replace(arrival_rows=workload.arrival_rows.reshape(-1, most))
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
-        """Draw A(1), ..., A(T): [T] bool."""
-        return self.process.draw_arrivals(key, arrival_rate, horizon)
-
-    @property
-    def _most(self) -> int:
-        return int(getattr(self.process, "most", 1))
-
-    @property
-    def _source(self) -> Source:
-        return self.source
+        """Draw the arrivals of the process: [T]."""
+        arrivals: Array = self.process.draw_arrivals(key, arrival_rate, horizon)
+        return arrivals

@@ -1,4 +1,4 @@
-"""Queries that every LLM satisfies alike: the world whose answers are known in closed form."""
+"""A source whose servers are all equally good, with queues known in closed form."""
 
 from typing import Any
 
@@ -13,16 +13,15 @@ from cqbjax.core.types import Problem, Workload
 
 @pytree
 class Coin:
-    """A query leaves after an attempt with probability m, or m_i if of class i, whoever serves it.
+    """A query departs after an attempt with probability m, or m_i in class i, by any assortment.
 
-    Routing does not matter here, and a policy that never idles differs from another in its schedule
-    alone: what queues do is known exactly (docs/concepts/known_answers.md). A context tells the
-    class.
+    Routing does not matter, and non-idling policies differ in their schedules only, so queue
+    lengths are known exactly (docs/concepts/known_answers.md). The context is the class.
 
     Attributes:
-        success: m, the probability that a query leaves, of any assortment.
-        classes: [I] m_i of each class, in place of `success`; None or none: one class.
-        shares: [I] of what arrives, which share each class is; None or none: all alike.
+        success: m, the departure probability of any assortment.
+        classes: [I] m_i of each class, in place of `success`; None or empty: one class.
+        shares: [I] share of each class among arrivals; None or empty: equal.
         num_servers: N.
     """
 
@@ -32,7 +31,7 @@ class Coin:
     num_servers: int = static(default=2)
 
     def __post_init__(self) -> None:
-        """Take lists as arrays, and empty ones as none."""
+        """Turn lists into arrays, empty ones into None."""
         convert_lists(self, "classes", "shares")
 
     @property
@@ -40,18 +39,13 @@ class Coin:
         """m, or m_i of each class: [] or [I]."""
         return self.success if self.classes is None else self.classes
 
-    @property
-    def _number(self) -> int:
-        """I, how many classes there are."""
-        return 1 if self.classes is None else int(np.shape(self.classes)[0])
-
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the shapes: a table row a class, its context a unit vector."""
-        classes = self._number
+        """Return the shapes: one table row for each class, with a unit vector as context."""
+        classes = 1 if self.classes is None else int(np.shape(self.classes)[0])
         return Problem(self.num_servers, K, classes, classes, horizon, "disjoint", True)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
-        """Refuse what is no probability.
+        """Validate probabilities, shares and the number of servers.
 
         Raises:
             ValueError: naming the key and what is allowed.
@@ -64,7 +58,7 @@ class Coin:
                 "0 and 1"
             )
         if self.shares is not None:
-            shares, classes = np.asarray(self.shares, float), self._number
+            shares, classes = np.asarray(self.shares, float), chances.size
             if shares.shape != (classes,) or not (shares >= 0).all() or not shares.sum() > 0:
                 raise ValueError(
                     f"shares={shares.tolist()} must be {classes} numbers, one a class, none of "
@@ -74,20 +68,20 @@ class Coin:
             raise ValueError(f"num_servers={self.num_servers} must be at least 1")
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return what is served whatever the policy: 1 / mean of 1 / m_i."""
+        """Return the service rate of any policy that never idles: 1 / mean of 1 / m_i."""
         chances = np.atleast_1d(np.asarray(self._chances, float))
         shares = np.ones(len(chances)) if self.shares is None else np.asarray(self.shares, float)
         return float(1 / np.average(1 / chances, weights=shares))
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw the classes that arrive; K servers share m alike."""
+        """Draw the classes of arrivals; each of K servers has the odds m / (1 - m) / K."""
         classes, chances = problem.num_rows, jnp.atleast_1d(jnp.asarray(self._chances, float))
-        alone = jnp.log(chances / (1 - chances) / problem.assortment_size)
-        utilities = jnp.broadcast_to(alone[:, None], (classes, problem.num_servers))
+        log_odds = jnp.log(chances / (1 - chances) / problem.assortment_size)
+        utilities = jnp.broadcast_to(log_odds[:, None], (classes, problem.num_servers))
         shares = jnp.ones(classes) if self.shares is None else jnp.asarray(self.shares, float)
-        until = jnp.cumsum(shares) / jnp.sum(shares)
+        cumulative = jnp.cumsum(shares) / jnp.sum(shares)
         rounds = jnp.arange(1, problem.horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
-        rows = jnp.minimum(jnp.searchsorted(until, uniform, side="right"), classes - 1)
+        rows = jnp.minimum(jnp.searchsorted(cumulative, uniform, side="right"), classes - 1)
         numbers = jnp.arange(classes, dtype=jnp.int32)
         return Workload(jnp.eye(classes), utilities, rows.astype(jnp.int32), numbers)

@@ -15,32 +15,32 @@ from cqbjax.core import mnl, rng
 from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Parameters, Problem, Workload
-from cqbjax.sources import rejection
-from cqbjax.sources.rejection import BLOCK
+from cqbjax.sources import rejection_sampling
+from cqbjax.sources.rejection_sampling import BLOCK
 
-# A seed whose best context beats the rate by less than this is called infeasible: rejection would
-# wait for a context of probability zero.
+# A seed whose best context exceeds the rate by less than this is infeasible: rejection sampling
+# would wait for a context of probability zero.
 MARGIN = 1e-3
 # An acceptance rate below this would make the instance generator the main cost.
 LEAST_ACCEPTANCE = 2e-4
-# Blocks of candidates that tell how many contexts of a seed are accepted, and the first of them
-# that tell how they are served, which are drawn at once.
+# Blocks of candidates that estimate the acceptance rate of a seed, and the first of them, drawn at
+# once, that estimate the service rate.
 PROBE_BLOCKS = 64
 SERVICE_BLOCKS = 8
-# Numbers that are drawn at once to tell it, however many the seeds, N and d.
+# Numbers drawn at once for these estimates, for any number of seeds, N and d.
 MOST_DRAWN = 2**22
-# Seeds that are looked at at once where there are few: another number of them compiles nothing.
+# Seeds of one program where there are few, so that their number does not matter to compilation.
 SEEDS_AT_ONCE, FEW_SEEDS = 32, 256
-# How often the blocks are this many times as many, until a seed's candidates suffice.
+# Factor by which the blocks grow until a seed's candidates suffice.
 DEEPER = 8
-# What a policy keeps has d^2 numbers.
+# A policy's state has d^2 numbers.
 MOST_DIM = 10_000
-# theta* of more numbers, or a query's features of them where it is shared, would take minutes a
-# seed to be looked at before anything runs.
+# More numbers in theta*, or in the features of a query with a shared parameter, would take minutes
+# to validate for each seed.
 MOST_PARAMETERS = 10_000_000
-# Of so many sources, sets of seeds and K the best candidates are remembered.
+# Cached combinations of source, seeds and K.
 SCORES_KEPT = 64
-# Up to so many utilities the corners of the box are counted.
+# Most utilities for which all corners of the box are evaluated.
 MOST_AT_CORNERS = 2**16
 
 
@@ -89,7 +89,7 @@ class Synthetic:
         theta = self.theta(key)
         wanted = jnp.clip(arrival_rate + self.slackness, 0.0, 1.0)
         least = jnp.log(wanted) - jnp.log1p(-wanted)
-        contexts, utilities = rejection.accepted(
+        contexts, utilities = rejection_sampling.draw_accepted(
             lambda block: self.candidates(key, block),
             lambda some: self._utilities(some, theta),
             least, problem.assortment_size, problem.horizon,
@@ -118,10 +118,10 @@ class Synthetic:
         return jnp.sum(contexts * theta, axis=-1)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
-        """Refuse an instance in which no context can meet the slackness condition.
+        """Validate that contexts can meet the slackness condition.
 
         Args:
-            seeds: [S] the runs' seeds; of none the settings alone are looked at.
+            seeds: [S] the runs' seeds; without seeds only the settings are validated.
             arrival_rate: queries a round.
             K: servers offered per query.
 
@@ -143,14 +143,14 @@ class Synthetic:
             )
         if not len(seeds):
             return
-        # Enough of the first candidates suffice; a seed without them is looked at further.
+        # The first candidates usually suffice; the other seeds draw more.
         blocks = SERVICE_BLOCKS if len(seeds) <= FEW_SEEDS else 1
         score, largest = self._scores(seeds, K, blocks)
         best = _departs(largest)
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
             most = best[worst] - arrival_rate
-            # Where no slackness would do, none is offered.
+            # Without any feasible slackness the message does not suggest one.
             way = "" if most <= MARGIN else f"slackness must stay below {most:.3f}, or "
             raise ValueError(
                 f"slackness={float(self.slackness):g} cannot be met at arrival_rate="
@@ -168,14 +168,14 @@ class Synthetic:
             )
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return what FIFO serves with uniform assortments, queries a round: the seeds' mean.
+        """Return the queries a round that FIFO serves with uniform assortments.
 
-        Of many seeds it is that of the first `FEW_SEEDS`.
+        The mean over seeds, of which only the first `FEW_SEEDS` count.
         """
         wanted = _log_odds(arrival_rate + float(self.slackness))
         served = []
-        for pieces in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
-            utilities = np.concatenate([utilities for _, utilities in pieces], axis=1)
+        for batches in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
+            utilities = np.concatenate([utilities for _, utilities in batches], axis=1)
             arrives = _best_score(utilities, K) >= wanted
             rounds = 1.0 / mnl.mean_departure_rate(utilities, K)
             total = np.sum(np.where(arrives, rounds, 0.0), axis=1)
@@ -187,10 +187,10 @@ class Synthetic:
     def _scores(
         self, seeds: np.ndarray, size: int, blocks: int = PROBE_BLOCKS
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the score that just enough of a seed's candidates reach, and the largest: [S].
+        """Return the score that just enough candidates of a seed reach, and the largest score: [S].
 
-        Of fewer blocks the first is a bound from below: as many of all reach it. Neither depends on
-        rate and slackness: the points of a sweep share them.
+        With fewer blocks the first is a lower bound. Neither depends on rate or slackness, so the
+        points of a sweep share them.
         """
         shape, enough = (self.num_servers, self.dim, self.parameters), PROBE_BLOCKS * BLOCK
         at = np.asarray(seeds, np.int32).tobytes()
@@ -199,9 +199,9 @@ class Synthetic:
     def _probe(
         self, seeds: np.ndarray, blocks: int
     ) -> Iterator[Iterator[tuple[np.ndarray, np.ndarray]]]:
-        """Yield pieces of some seeds at a time: theta* [s, ...], and utilities [s, p, N].
+        """Yield batches of candidates of some seeds: theta* [s, ...] and utilities [s, p, N].
 
-        About `MOST_DRAWN` numbers are there at once, or one block of one seed where that has more.
+        A batch has about `MOST_DRAWN` numbers, or one block of one seed if that has more.
         """
         one = math.prod(self.problem(1, 1).contexts_shape[1:])
         of_block = BLOCK * max(one, self.num_servers)
@@ -210,25 +210,25 @@ class Synthetic:
         most = max(1, MOST_DRAWN // (at_once * of_block))
         width = min(SEEDS_AT_ONCE, most) if len(seeds) <= FEW_SEEDS else most
         for start in range(0, len(seeds), width):
-            # The last ones are padded, so that one program draws all.
+            # The last seeds are padded, so that one program draws all.
             index = np.minimum(start + np.arange(width), len(seeds) - 1)
             some = np.asarray(seeds[index], np.int32)
             drawn = (_candidates(self, some, first, at_once) for first in range(0, blocks, at_once))
-            yield (self._utilities_of(given, len(seeds) - start) for given in drawn)
+            yield (self._utilities_of(one, len(seeds) - start) for one in drawn)
 
     def _utilities_of(self, drawn: tuple[Array, Array], real: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return theta* and utilities of the seeds that are not padding, on the host."""
+        """Return theta* and utilities of the seeds without padding, on the host."""
         theta, contexts = (np.asarray(one)[:real] for one in drawn)
         if self.parameters == "disjoint":
             return theta, contexts @ np.swapaxes(theta, 1, 2)
         return theta, np.einsum("spnd,sd->spn", contexts, theta)
 
     def _largest_score(self, theta: np.ndarray, size: int) -> np.ndarray:
-        """Return the largest score of any context, or a bound of it from above: [S, ...] -> [S]."""
+        """Return the largest score of any context, or an upper bound: [S, ...] -> [S]."""
         if self.parameters == "shared":
             return np.sum(np.abs(theta), axis=-1) + math.log(size)
         if size > 1 and 2**self.dim * self.num_servers <= MOST_AT_CORNERS:
-            # A convex function of x is largest at a corner of the box.
+            # A convex function of x has its maximum at a corner of the box.
             corners = np.asarray(list(itertools.product((-1.0, 1.0), repeat=self.dim)))
             utilities = corners @ np.swapaxes(theta, 1, 2)
             return _best_score(utilities, size).max(axis=1)
@@ -256,9 +256,9 @@ def _scores_of(
     """Return `Synthetic._scores`, computed once; `enough` candidates reach the first."""
     source = Synthetic(num_servers=num_servers, dim=dim, parameters=parameters)
     reached, largest = [], []
-    for pieces in source._probe(np.frombuffer(seeds, np.int32), blocks):
+    for batches in source._probe(np.frombuffer(seeds, np.int32), blocks):
         top = np.empty((0, 0), np.float32)
-        for theta, utilities in pieces:  # noqa: B007 - that of the last is read below
+        for theta, utilities in batches:  # noqa: B007 - the last one is read below
             score = _best_score(utilities, size)
             top = np.concatenate([top, score], axis=1) if top.size else score
             if top.shape[1] > enough:
@@ -274,7 +274,7 @@ def _best_score(utilities: np.ndarray, size: int) -> np.ndarray:
     if size == 1:
         return utilities.max(axis=-1)
     top = np.sort(utilities, axis=-1)[..., -size:]
-    # Only utilities whose exponential leaves float32 are shifted: rounding spares all others.
+    # Shift only utilities whose exponential overflows float32, so that the others stay exact.
     shift = top[..., -1] * (np.abs(top[..., -1]) > 80)
     return shift + np.log(np.sum(np.exp(top - shift[..., None]), axis=-1))
 

@@ -15,11 +15,11 @@ from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
 from cqbjax.policies import RandomRouting
 from cqbjax.results.query_log import save_queries
 from cqbjax.results.query_log import tabulate_queries as rows_of
-from cqbjax.sources import Arriving, Batches, Routing, Synthetic
+from cqbjax.sources import ArrivalWrapper, BatchArrivals, PromptPool, Synthetic
 
 HORIZON = 120
 DRAW = np.random.default_rng(4)
-POOL = Routing(
+POOL = PromptPool(
     contexts=DRAW.normal(size=(30, 4)) / 2, utilities=DRAW.normal(size=(30, 3)) - 0.3,
     pool_size=20, dollars=DRAW.uniform(size=(30, 3)), scores=DRAW.uniform(size=(30, 3)),
 )  # fmt: skip
@@ -27,7 +27,7 @@ POOL = Routing(
 WORLDS = {
     "paper": (POOL, [], [], 1),
     "several": (
-        Arriving(source=POOL, process=Batches(sizes=[1, 2])),
+        ArrivalWrapper(source=POOL, process=BatchArrivals(sizes=[1, 2])),
         [Orbit(return_rate=0.4), Impatience(attempts=4, leave=0.02)],
         [ServiceChannels(count=2), ServiceTimes(rounds=2)],
         2,

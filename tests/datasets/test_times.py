@@ -19,7 +19,7 @@ from cqbjax.datasets.times import (
     read_times,
 )
 from cqbjax.dynamics import Orbit, ServiceTimes
-from cqbjax.sources import Arriving, Bursty, Synthetic
+from cqbjax.sources import ArrivalWrapper, BurstyArrivals, Synthetic
 
 
 def test_delays_of_a_column_are_rounded_up(tmp_path):
@@ -108,7 +108,7 @@ def test_a_source_of_a_dataset_says_its_names_through_what_is_around_it(tmp_path
     service = make_service_times(
         latencies=saved(frame[order], tmp_path / "times.csv"), round_seconds=1
     )
-    for source in (data.queries, Arriving(source=data.queries, process=Bursty())):
+    for source in (data.queries, ArrivalWrapper(source=data.queries, process=BurstyArrivals())):
         joined = with_dynamics(source, [], [service]).service[0]
         np.testing.assert_array_equal(joined.rounds, seconds)
     # Names fix no program.

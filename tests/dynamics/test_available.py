@@ -9,11 +9,11 @@ from cqbjax.core.pytree import as_arrays
 from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import Outages, ServiceChannels
 from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting, RouterPolicy
-from cqbjax.sources import Routing
+from cqbjax.sources import PromptPool
 
 HORIZON, SERVERS = 120, 5
 DRAW = np.random.default_rng(8)
-POOL = Routing(
+POOL = PromptPool(
     contexts=DRAW.normal(size=(20, 3)), utilities=DRAW.normal(size=(20, SERVERS)), pool_size=16
 )
 SERVICE = [Outages(share=0.5, length=4, since=[1, 1, 1, 40, 1], until=[90, 120, 120, 120, 120])]

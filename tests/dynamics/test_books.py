@@ -22,7 +22,14 @@ from cqbjax.dynamics import (
     SingleChannel,
 )
 from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
-from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Synthetic
+from cqbjax.sources import (
+    ArrivalWrapper,
+    BatchArrivals,
+    BurstyArrivals,
+    Coin,
+    DriftWrapper,
+    Synthetic,
+)
 
 HORIZON, SLOTS, RATE = 60, 128, 0.6
 COIN, SYNTHETIC = Coin(classes=[0.2, 0.5], num_servers=3), Synthetic(num_servers=3, dim=2)
@@ -33,9 +40,10 @@ WORLDS = {
     "orbit": (COIN, [Orbit(return_rate=0.3)], []),
     "delays": (COIN, [Orbit(delays=[1, 4, 9])], []),
     "impatient": (COIN, [Impatience(attempts=3, give_up=0.2, leave=0.1, pretends=0.5)], []),
-    "patience": (Arriving(source=COIN, process=Batches(most=6)), [Impatience(patience=4)], []),
+    "patience": (ArrivalWrapper(source=COIN, process=BatchArrivals(most=6)),
+                 [Impatience(patience=4)], []),
     "both": (COIN, [Orbit(return_rate=0.4), Impatience(attempts=2, patience=7)], []),
-    "three places": (Arriving(source=COIN, process=Batches(most=6)), [],
+    "three places": (ArrivalWrapper(source=COIN, process=BatchArrivals(most=6)), [],
                      [ServiceChannels(count=3)]),
     "lasting": (COIN, [], [ServiceTimes(rounds=3)]),
     "all of service": (
@@ -44,14 +52,15 @@ WORLDS = {
          Outages(share=0.3, length=4), LostFeedback()],
     ),
     "everything": (
-        Arriving(source=Drifting(source=SYNTHETIC, quarter=30), process=Batches(sizes=[1, 2])),
+        ArrivalWrapper(source=DriftWrapper(source=SYNTHETIC, quarter=30),
+                       process=BatchArrivals(sizes=[1, 2])),
         [Orbit(return_rate=0.5), Impatience(give_up=0.2, leave=0.1)],
         [ServiceChannels(count=3), ServiceTimes(rounds=[1, 2, 3]), Outages(share=0.2, length=5),
          LostFeedback(lost=0.5)],
     ),
     "late": (COIN, [Orbit(return_rate=0.4)],
              [DelayedFeedback(delay=6), ServiceChannels(count=2), ServiceTimes(rounds=2)]),
-    "bursts": (Arriving(source=COIN, process=Bursty(burst=0.5)), [Orbit()],
+    "bursts": (ArrivalWrapper(source=COIN, process=BurstyArrivals(burst=0.5)), [Orbit()],
                [ServiceTimes(rounds=2)]),
 }  # fmt: skip
 POLICIES = {

@@ -31,7 +31,7 @@ from cqbjax.dynamics import (
 )
 from cqbjax.dynamics._template import BacksOff
 from cqbjax.dynamics.users import MAX_ROUNDS, count_rounds, draw_geometric
-from cqbjax.sources import Arriving, Batches, Coin
+from cqbjax.sources import ArrivalWrapper, BatchArrivals, Coin
 
 HORIZON, KEY = 3000, rng.run_key(1)
 PROBLEM = Problem(3, 1, 1, 1, HORIZON, "disjoint", True, channels=2, max_arrivals=2)
@@ -319,7 +319,7 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
 
 def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
     coin = Coin(classes=[0.2, 0.5])
-    several = Arriving(source=coin, process=Batches(sizes=[1, 1]))
+    several = ArrivalWrapper(source=coin, process=BatchArrivals(sizes=[1, 1]))
     setting = with_dynamics(
         several, [PersistentUsers(), Orbit()], [SingleChannel(), ServiceChannels(count=2)]
     )

@@ -7,7 +7,7 @@ from stationary import Waiting, a_round, close, less, swept
 from cqbjax.core.recorders import queries
 from cqbjax.dynamics import Impatience, ServiceChannels
 from cqbjax.policies import OptimalPolicy, RandomRouting
-from cqbjax.sources import Arriving, Batches, Coin
+from cqbjax.sources import ArrivalWrapper, BatchArrivals, Coin
 from tests.reference import known_queues, queues
 
 LOAD = 0.6
@@ -114,7 +114,7 @@ def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
     """Poisson arrivals, everybody served; or unserved ones who leave as fast: Q ~ Poisson(a/m)."""
     m, rate = known_queues.PLACES_M, 0.75
     users = [Impatience(leave=m)] if places == 3 else []
-    source = Arriving(source=Coin(success=m), process=Batches(most=10))
+    source = ArrivalWrapper(source=Coin(success=m), process=BatchArrivals(most=10))
     data = swept(
         ANY,
         source,

@@ -11,12 +11,12 @@ from cqbjax.core.pytree import as_arrays
 from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import DelayedFeedback, LostFeedback, Orbit, Prices, ServiceTimes
 from cqbjax.policies import Acqb, RandomRouting
-from cqbjax.sources import Routing
+from cqbjax.sources import PromptPool
 
 HORIZON, SEEDS = 240, 3
 DRAW = np.random.default_rng(4)
 DOLLARS = DRAW.uniform(size=(30, 3))
-POOL = Routing(
+POOL = PromptPool(
     contexts=DRAW.normal(size=(30, 4)) / 2, utilities=DRAW.normal(size=(30, 3)) + 0.3,
     pool_size=20, dollars=DOLLARS, scores=DRAW.uniform(size=(30, 3)),
 )  # fmt: skip

@@ -13,14 +13,14 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation
 from cqbjax.dynamics import Orbit, ServiceChannels, ServiceTimes
 from cqbjax.policies import OptimalPolicy
-from cqbjax.sources import Routing
+from cqbjax.sources import PromptPool
 from tests.reference import known_queues, queues
 
 LOAD = 0.6
 M, RATE = known_queues.M, LOAD * known_queues.M
 ANY = {"optimal": OptimalPolicy()}
 # Server 0 satisfies everybody, server 1 nobody.
-BUSY = Routing(contexts=np.ones((1, 1)), utilities=np.array([[14.0, -40.0]]), pool_size=1)
+BUSY = PromptPool(contexts=np.ones((1, 1)), utilities=np.array([[14.0, -40.0]]), pool_size=1)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 

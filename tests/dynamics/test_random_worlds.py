@@ -26,23 +26,32 @@ from cqbjax.dynamics import (
     SingleChannel,
 )  # fmt: skip
 from cqbjax.policies import Acqb, QueueingBandit, RandomRouting, RouterPolicy
-from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Routing, Synthetic
-from cqbjax.sources.arrivals import traced
+from cqbjax.sources import (
+    ArrivalWrapper,
+    BatchArrivals,
+    BurstyArrivals,
+    Coin,
+    DriftWrapper,
+    PromptPool,
+    Synthetic,
+)
+from cqbjax.sources.arrivals import convert_trace
 
 HORIZON, SEEDS, NUM_SERVERS, PROMPTS = 80, 3, 3, 12
 DRAW = np.random.default_rng(8)
 UTILITIES = DRAW.normal(size=(PROMPTS, NUM_SERVERS))
 SOURCES = (
     Coin(classes=[0.3, 0.8], num_servers=NUM_SERVERS),
-    Routing(
+    PromptPool(
         contexts=DRAW.normal(size=(PROMPTS, 2)) / 2, utilities=UTILITIES, pool_size=PROMPTS,
         dollars=DRAW.uniform(size=(PROMPTS, NUM_SERVERS)),
         scores=DRAW.uniform(size=(PROMPTS, NUM_SERVERS)),
     ),
     Synthetic(num_servers=NUM_SERVERS, dim=2),
-    Drifting(source=Synthetic(num_servers=NUM_SERVERS, dim=2), jump_at=40),
+    DriftWrapper(source=Synthetic(num_servers=NUM_SERVERS, dim=2), jump_at=40),
 )  # fmt: skip
-PROCESSES = (None, Batches(most=8), Bursty(burst=0.5), Batches(sizes=[2, 1]), traced(
+PROCESSES = (None, BatchArrivals(most=8), BurstyArrivals(burst=0.5), BatchArrivals(sizes=[2, 1]),
+             convert_trace(
     np.cumsum(DRAW.exponential(size=50))
 ))  # fmt: skip
 USERS = (
@@ -84,7 +93,7 @@ def drawn(number):
     """Return a world and a policy: each kind in turn, and others beside it by chance."""
     draw = np.random.default_rng(number)
     source, process = SOURCES[number % len(SOURCES)], PROCESSES[number % len(PROCESSES)]
-    source = source if process is None else Arriving(source=source, process=process)
+    source = source if process is None else ArrivalWrapper(source=source, process=process)
     chosen = {}
     for key, kinds in (("users", USERS), ("service", SERVICES)):
         own = draw.random(len(kinds)) < 0.3

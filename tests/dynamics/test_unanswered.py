@@ -13,11 +13,11 @@ from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Action
 from cqbjax.dynamics import DelayedFeedback, Impatience, Outages, ServiceTimes
 from cqbjax.policies import LinearBandit, LlmRanking, RandomRouting
-from cqbjax.sources import Routing
+from cqbjax.sources import PromptPool
 
 HORIZON, SINCE, SERVERS, PRICE = 60, 41, 3, 1e-3
 DRAW = np.random.default_rng(0)
-TABLE = Routing(
+TABLE = PromptPool(
     contexts=DRAW.normal(size=(20, 4)), utilities=DRAW.normal(size=(20, SERVERS)), pool_size=20,
     dollars=np.full((20, SERVERS), PRICE), scores=np.ones((20, SERVERS)),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from cqbjax.core import inputs
 from cqbjax.core.rng import MAX_SEED
 from cqbjax.engine import memory, programs, spec, validation
 from cqbjax.policies import Acqb, RandomRouting
-from cqbjax.sources import Routing, Synthetic
+from cqbjax.sources import PromptPool, Synthetic
 
 RANDOM = {"random": RandomRouting()}
 SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)
@@ -24,8 +24,9 @@ WRONG = {
     "source": ([Synthetic], "source: Synthetic is a class: give an instance"),
     "source ": ([Synthetic(num_servers=n) for n in (2.5, "3", True, 0)], "num_servers=.* must be"),
     "source  ": ([Synthetic(slackness=one) for one in ("0.1", [0.1], None, True)], "slackness="),
-    "source   ": ([Routing(contexts=[1.0, 2.0], **ROWS)], "contexts .* must have a row a prompt"),
-    "source    ": ([Routing(contexts=[[1e30, 0.0]] * 4, **ROWS)], "row 0 has length 1e"),
+    "source   ": ([PromptPool(contexts=[1.0, 2.0], **ROWS)],
+                  "contexts .* must have a row a prompt"),
+    "source    ": ([PromptPool(contexts=[[1e30, 0.0]] * 4, **ROWS)], "row 0 has length 1e"),
     "arrival_rate": (
         [0.4, np.float64(0.4), [[0.4]], "0.4", ["0.4"], None, [True]], "arrival_rate=.* a list of",
     ),

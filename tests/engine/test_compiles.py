@@ -23,7 +23,7 @@ from cqbjax.policies import (
     RandomRouting,
     ReplacedContexts,
 )
-from cqbjax.sources import Synthetic, rejection
+from cqbjax.sources import Synthetic, rejection_sampling
 from tests.reference.scenarios import unit_vectors
 
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -78,15 +78,15 @@ def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowered,
 @pytest.mark.parametrize("source", [SOURCE, unit_vectors(3, 4)], ids=["synthetic", "pool"])
 def test_a_program_with_room_for_more_plays_what_one_of_the_horizon_does(source, monkeypatch):
     """Draws of several parts and blocks, records of several calls, and the rates of a horizon."""
-    monkeypatch.setattr(batches, "PADDED_HORIZONS", (4 * rejection.PART,))
-    horizon = 2 * rejection.PART + rng.BLOCK + 1
+    monkeypatch.setattr(batches, "PADDED_HORIZONS", (4 * rejection_sampling.PART,))
+    horizon = 2 * rejection_sampling.PART + rng.BLOCK + 1
     keys = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": horizon, "record_every": 1}
     shapes, compiled = [], programs.compile_one
     monkeypatch.setattr(
         programs, "compile_one", lambda shape: shapes.append(shape) or compiled(shape)
     )
     more = cqbjax.sweep(POLICIES, source, **keys)
-    assert {shape.shared_spec.problem.horizon for shape in shapes} == {4 * rejection.PART}
+    assert {shape.shared_spec.problem.horizon for shape in shapes} == {4 * rejection_sampling.PART}
     monkeypatch.setattr(batches, "PADDED_HORIZONS", ())
     own = cqbjax.sweep(POLICIES, source, **keys)
     assert shapes[-1].shared_spec.problem.horizon == horizon

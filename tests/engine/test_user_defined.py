@@ -19,7 +19,7 @@ from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel, with_d
 from cqbjax.dynamics import Orbit
 from cqbjax.engine import programs
 from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
-from cqbjax.sources import Arriving, Bursty, Routing
+from cqbjax.sources import ArrivalWrapper, BurstyArrivals, PromptPool
 from tests.reference import scenarios
 
 POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))
@@ -61,7 +61,7 @@ class Numbering:
 class Table:
     """The pool as a source, with one part exchanged."""
 
-    pool: Routing
+    pool: PromptPool
     made: Any = static(default=lambda world: world)
     own: Any = static(default=lambda arrives: arrives)
 
@@ -199,8 +199,8 @@ def test_who_is_watched():
     """Policies of this package are not, and one of another's inside a wrapper of it is."""
     assert not is_third_party(RandomRouting()) and is_third_party(Own())
     assert is_third_party(scenarios.Planted(policy=Own(), theta=jnp.zeros(1)))
-    assert is_third_party(Arriving(source=Table(pool=POOL), process=Bursty()))
-    assert not is_third_party(Arriving(source=POOL, process=Bursty()))
+    assert is_third_party(ArrivalWrapper(source=Table(pool=POOL), process=BurstyArrivals()))
+    assert not is_third_party(ArrivalWrapper(source=POOL, process=BurstyArrivals()))
 
 
 def poisoned(field, value):

@@ -11,7 +11,7 @@ from cqbjax import QueueOverflow
 from cqbjax.dynamics import DelayedFeedback
 from cqbjax.engine import programs, spec
 from cqbjax.policies import Acqb, OptimalPolicy, QueueingBandit, RandomRouting, RouterPolicy
-from cqbjax.sources import Routing, Synthetic
+from cqbjax.sources import PromptPool, Synthetic
 from tests.reference import scenarios
 
 RANDOM = {"random": RandomRouting()}
@@ -26,7 +26,7 @@ def table(contexts=(4, 2), utilities=(4, 3), pool_size=4, poison=None):
     if poison is not None:
         name, value = poison
         values[name][1, 1] = value
-    return Routing(pool_size=pool_size, **{k: jnp.asarray(v, float) for k, v in values.items()})
+    return PromptPool(pool_size=pool_size, **{k: jnp.asarray(v, float) for k, v in values.items()})
 
 
 # case: (source, policies, changed arguments of the sweep, words of the one sentence)

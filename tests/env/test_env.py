@@ -146,7 +146,7 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
 
 def test_several_at_a_time_are_refused():
     source = with_dynamics(
-        sources.Arriving(source=SOURCE, process=sources.Batches()),
+        sources.ArrivalWrapper(source=SOURCE, process=sources.BatchArrivals()),
         (),
         (dynamics.ServiceChannels(count=2),),
     )

@@ -27,12 +27,12 @@ HORIZON, CAPACITY, SEEDS = 60, 40, (0, 1, 2)
 GPU = platforms.GPU._replace(interpret=True, barriers=True, slots=16)
 
 
-def pool() -> sources.Routing:
+def pool() -> sources.PromptPool:
     """Return a small routing table: 50 prompts in 6 dimensions, 4 servers."""
     draws = np.random.default_rng(5)
     contexts = draws.normal(size=(50, 6)) / np.sqrt(6)
     utilities = 1.5 * draws.normal(size=(50, 4)) - 0.4
-    return sources.Routing(contexts=contexts, utilities=utilities, pool_size=40)
+    return sources.PromptPool(contexts=contexts, utilities=utilities, pool_size=40)
 
 
 CASES = {

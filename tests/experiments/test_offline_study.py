@@ -28,7 +28,7 @@ from cqbjax.offline import (
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
-from cqbjax.sources import Routing
+from cqbjax.sources import PromptPool
 
 SEEDS = [3, 8, 4]
 IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
@@ -48,7 +48,7 @@ def source() -> DatasetSource:
     words = tuple(f"prompt {i}" for i in range(80))
     table = RoutingTable("planted", words, words, words, tuple("abcde"), performance, cost, "toys")
     contexts, utilities = jnp.asarray(x), jnp.asarray(mnl_utilities(chance), float)
-    drawn = Routing(contexts=contexts, utilities=utilities, pool_size=20)
+    drawn = PromptPool(contexts=contexts, utilities=utilities, pool_size=20)
     return DatasetSource(drawn, "planted", table, chance, cost, rho=2.0)
 
 
@@ -155,7 +155,7 @@ def fractional(rho: float, min_max: bool, columns: list[int]) -> DatasetSource:
     names = tuple("abcd"[j] for j in columns)
     table = RoutingTable("quarters", words, words, words, names, performance, cost)
     x, utilities = jnp.ones((60, 2)), jnp.asarray(mnl_utilities(chance), float)
-    drawn = Routing(contexts=x, utilities=utilities, pool_size=20)
+    drawn = PromptPool(contexts=x, utilities=utilities, pool_size=20)
     return DatasetSource(drawn, "quarters", table, chance, cost, rho=rho)
 
 

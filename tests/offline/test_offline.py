@@ -46,7 +46,7 @@ from cqbjax.policies import (
     RouterPolicy,
 )
 from cqbjax.results.index import ResultIndex
-from cqbjax.sources import Routing
+from cqbjax.sources import PromptPool
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SEEDS = [5, 2, 9]
@@ -69,12 +69,12 @@ def embed(prompts: tuple[str, ...]) -> np.ndarray:
     return np.stack([np.cos(angle), np.sin(angle), np.ones(len(angle))], axis=1) / 2 + noise
 
 
-def sweep(policies, world: Routing, seeds=SEEDS, **changed):
+def sweep(policies, world: PromptPool, seeds=SEEDS, **changed):
     arguments = {"arrival_rate": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
     return cqbjax.sweep(policies, world, seeds=seeds, **arguments)
 
 
-def pools(world: Routing, seeds=SEEDS) -> list[np.ndarray]:
+def pools(world: PromptPool, seeds=SEEDS) -> list[np.ndarray]:
     return [np.asarray(world.pool(rng.run_key(seed))) for seed in seeds]
 
 
@@ -504,7 +504,9 @@ def test_rates_by_rule_lie_under_between_and_above(served, rates):
 @pytest.mark.slow
 def test_a_served_rate_is_what_a_long_run_serves():
     u = np.array([[0.9, 0.3], [0.2, 0.4], [0.6, 0.5]])
-    world = Routing(contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3)
+    world = PromptPool(
+        contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3
+    )
     fixed = RouterPolicy(scores=jnp.asarray([[1.0, 0.0]] * 3))
     data = sweep(
         {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 40,

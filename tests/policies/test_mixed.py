@@ -19,7 +19,7 @@ from cqbjax.policies import Acqb
 
 SYNTHETIC = sources.Synthetic(num_servers=4, dim=3)
 DRAW = np.random.default_rng(5)
-POOL = sources.Routing(
+POOL = sources.PromptPool(
     contexts=DRAW.normal(size=(30, 6)), utilities=DRAW.normal(size=(30, 4)), pool_size=20
 )
 SOURCES = {

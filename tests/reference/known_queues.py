@@ -18,7 +18,7 @@ from cqbjax.engine.batches import max_slots
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.sweep import sweep
 from cqbjax.policies import OptimalPolicy, RandomRouting
-from cqbjax.sources import Arriving, Batches, Coin
+from cqbjax.sources import ArrivalWrapper, BatchArrivals, Coin
 from tests.reference import queues
 
 OLDEST, NEWEST = RandomRouting(schedule="oldest"), RandomRouting(schedule="newest")
@@ -132,8 +132,8 @@ def simulated(
 
 
 TWO: Source = Coin(classes=CLASSES)
-POISSON: Source = Arriving(source=COIN, process=Batches(most=7))
-SIZED: Source = Arriving(source=COIN, process=Batches(sizes=SIZES))
+POISSON: Source = ArrivalWrapper(source=COIN, process=BatchArrivals(most=7))
+SIZED: Source = ArrivalWrapper(source=COIN, process=BatchArrivals(sizes=SIZES))
 MIXED, TRIED = queues.mixed(CLASSES), queues.attempts(M, MOST)
 FIXED, LONG = queues.lasting(M, 2, 0), queues.lasting(M, 2, 2)
 SERVED = PLACES * PLACES_M

@@ -109,30 +109,30 @@ def log_odds(mu: Any, size: int = 1) -> np.ndarray:
     return np.log(mu / (1.0 - mu) / size)
 
 
-def routing(utilities: Any, contexts: Any = None, dim: int = 2) -> sources.Routing:
+def routing(utilities: Any, contexts: Any = None, dim: int = 2) -> sources.PromptPool:
     """Make a world from utilities [P, N]; contexts are drawn where none are given."""
     utilities = np.asarray(utilities, float)
     if contexts is None:
         contexts = np.random.default_rng(7).normal(size=(len(utilities), dim))
-    return sources.Routing(
+    return sources.PromptPool(
         contexts=jnp.asarray(contexts, float),
         utilities=jnp.asarray(utilities, float),
         pool_size=len(utilities),
     )
 
 
-def constant(mu: float, prompts: int = 8, servers: int = 3, size: int = 1) -> sources.Routing:
+def constant(mu: float, prompts: int = 8, servers: int = 3, size: int = 1) -> sources.PromptPool:
     """Make the world in which every query leaves with probability mu, whatever is decided."""
     return routing(np.full((prompts, servers), log_odds(mu, size)))
 
 
-def identical_servers(prompts: int = 8, servers: int = 3) -> sources.Routing:
+def identical_servers(prompts: int = 8, servers: int = 3) -> sources.PromptPool:
     """Make the world in which queries differ and servers do not."""
     mu = np.linspace(0.3, 0.9, prompts)
     return routing(np.tile(log_odds(mu)[:, None], (1, servers)))
 
 
-def one_best(prompts: int = 8, servers: int = 3, best: int = 1) -> sources.Routing:
+def one_best(prompts: int = 8, servers: int = 3, best: int = 1) -> sources.PromptPool:
     """Make the world in which one server is the best for every query."""
     mu = np.full((prompts, servers), 0.35)
     mu[:, best] = 0.9
@@ -179,7 +179,7 @@ class Batches:
         return jnp.sum(uniform[:, None] < bounds, axis=-1, dtype=jnp.int32)
 
 
-def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> sources.Routing:
+def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> sources.PromptPool:
     """Make a pool of random unit vectors with linear utilities.
 
     What a round costs depends on the shapes alone, so the benchmark needs no dataset.
@@ -193,7 +193,7 @@ def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> sources.R
     contexts = draws.normal(size=(prompts, dim))
     contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
     utilities = contexts @ draws.normal(0.0, 1.5, size=(dim, servers)) + 0.3
-    return sources.Routing(
+    return sources.PromptPool(
         contexts=jnp.asarray(contexts, jnp.float32),
         utilities=jnp.asarray(utilities, jnp.float32),
         pool_size=prompts,

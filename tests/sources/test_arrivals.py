@@ -17,7 +17,7 @@ from cqbjax.datasets.table import TableError
 from cqbjax.datasets.times import read_times
 from cqbjax.experiments.scenario import build_queries, describe_differences
 from cqbjax.policies import RandomRouting
-from cqbjax.sources import Arriving, Bursty, Synthetic, traced
+from cqbjax.sources import ArrivalWrapper, BurstyArrivals, Synthetic, convert_trace
 from reproduction.paper import printed
 
 SOURCE = Synthetic(num_servers=2, dim=2, slackness=-1.0)
@@ -56,9 +56,9 @@ def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
 
 @pytest.mark.slow
 def test_without_bursts_the_arrivals_are_the_same_and_nothing_else_is_drawn_anew():
-    calm = Arriving(source=SOURCE, process=Bursty(burst=0.0))
+    calm = ArrivalWrapper(source=SOURCE, process=BurstyArrivals(burst=0.0))
     jax.tree.map(np.testing.assert_array_equal, instance(SOURCE), instance(calm))
-    wild = instance(Arriving(source=SOURCE, process=Bursty(burst=0.5)))
+    wild = instance(ArrivalWrapper(source=SOURCE, process=BurstyArrivals(burst=0.5)))
     assert (wild.arrivals != instance(SOURCE).arrivals).any()
     jax.tree.map(np.testing.assert_array_equal, instance(SOURCE).workload, wild.workload)
     np.testing.assert_array_equal(instance(SOURCE).choice_uniforms, wild.choice_uniforms)
@@ -66,14 +66,14 @@ def test_without_bursts_the_arrivals_are_the_same_and_nothing_else_is_drawn_anew
 
 @pytest.mark.slow
 def test_a_longer_horizon_begins_with_the_same_arrivals():
-    trace = traced(np.cumsum(np.random.default_rng(0).exponential(size=900)))
-    for process in (Bursty(), trace):
+    trace = convert_trace(np.cumsum(np.random.default_rng(0).exponential(size=900)))
+    for process in (BurstyArrivals(), trace):
         short, long = arrivals(process, 0.5, 2, 300), arrivals(process, 0.5, 2, 500)
         np.testing.assert_array_equal(short, long[:300])
 
 
 def test_bursts_keep_the_rate_and_come_in_stretches():
-    process = Bursty(burst=0.6, burst_rounds=40)
+    process = BurstyArrivals(burst=0.6, burst_rounds=40)
     drawn = arrivals(process, 0.5, np.arange(40)).astype(float)
     means = drawn.mean(axis=1)
     assert abs(means.mean() - 0.5) < 5 * means.std(ddof=1) / np.sqrt(40)
@@ -87,7 +87,7 @@ def test_bursts_keep_the_rate_and_come_in_stretches():
 
 def test_busy_rounds_are_those_of_a_plain_loop():
     """The state changes after a round; the first one is busy as often as not."""
-    process, rate, horizon = Bursty(burst=0.8, burst_rounds=3), 0.4, 60
+    process, rate, horizon = BurstyArrivals(burst=0.8, burst_rounds=3), 0.4, 60
     drawn = arrivals(process, rate, np.arange(16), horizon)
 
     @jax.jit
@@ -111,7 +111,7 @@ def test_busy_rounds_are_those_of_a_plain_loop():
 
 def test_a_trace_is_placed_as_a_plain_loop_places_it():
     times = np.cumsum(np.random.default_rng(1).exponential(size=70) ** 3)
-    process, rate = traced(times), 0.7
+    process, rate = convert_trace(times), 0.7
     unit = np.asarray(process.times, np.float64)
     drawn = arrivals(process, rate, 5, 200)
     start = int(rng.uniform(rng.round_key(rng.run_key(5), 0), rng.Stream.BURST) * 70)
@@ -128,7 +128,7 @@ def test_a_trace_is_placed_as_a_plain_loop_places_it():
 def test_real_traces_arrive_at_the_rate_asked_for_and_in_bursts(shared_data, name):
     times = read_times(shared_data / "traces" / f"{name}.parquet")
     assert len(times) == TRACES[name] and np.isfinite(times).all()
-    process = traced(times)
+    process = convert_trace(times)
     drawn = arrivals(process, 0.5, np.arange(12))
     # Whole turns of the trace would be exact; these begin anywhere and are a part of one.
     assert drawn.mean() == pytest.approx(0.5, abs=0.05)
@@ -139,14 +139,14 @@ def test_real_traces_arrive_at_the_rate_asked_for_and_in_bursts(shared_data, nam
 
 @pytest.mark.parametrize(
     ("process", "rate", "words"),
-    [(Bursty(burst=0.7), 0.6, r"burst=0.7 must lie in \[0, 0.667\] at arrival_rate=0.6"),
-     (Bursty(burst=-0.1), 0.6, "burst=-0.1 must lie in"),
-     (Bursty(burst_rounds=0.5), 0.6, "burst_rounds=0.5 must be at least 1"),
-     (traced(np.arange(5)), 0.0, r"arrival_rate=0 must lie in \(0, 1\]")],
+    [(BurstyArrivals(burst=0.7), 0.6, r"burst=0.7 must lie in \[0, 0.667\] at arrival_rate=0.6"),
+     (BurstyArrivals(burst=-0.1), 0.6, "burst=-0.1 must lie in"),
+     (BurstyArrivals(burst_rounds=0.5), 0.6, "burst_rounds=0.5 must be at least 1"),
+     (convert_trace(np.arange(5)), 0.0, r"arrival_rate=0 must lie in \(0, 1\]")],
 )  # fmt: skip
 def test_a_process_out_of_range_is_one_sentence(process, rate, words):
     with pytest.raises(ValueError, match=words):
-        Arriving(source=SOURCE, process=process).check(np.arange(2), rate, 1)
+        ArrivalWrapper(source=SOURCE, process=process).check(np.arange(2), rate, 1)
 
 
 @pytest.mark.slow
@@ -211,10 +211,10 @@ def test_times_may_be_numbers_times_or_text(tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_runs_on_other_arrivals_and_counts_them():
-    trace = traced(np.cumsum(np.random.default_rng(0).exponential(size=300)))
-    for process in (Bursty(), trace):
+    trace = convert_trace(np.cumsum(np.random.default_rng(0).exponential(size=300)))
+    for process in (BurstyArrivals(), trace):
         # At one half every seed has contexts without slackness.
-        source = Arriving(source=dataclasses.replace(SOURCE, slackness=0.0), process=process)
+        source = ArrivalWrapper(source=dataclasses.replace(SOURCE, slackness=0.0), process=process)
         data = cqbjax.sweep(
             {"random": RandomRouting()}, source, arrival_rate=[0.5], seeds=[0, 4], horizon=120
         )

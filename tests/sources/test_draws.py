@@ -13,7 +13,16 @@ from tiers import cases
 from cqbjax.core import rng
 from cqbjax.core.pytree import as_arrays
 from cqbjax.core.types import Problem
-from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic, synthetic, traced
+from cqbjax.sources import (
+    ArrivalWrapper,
+    BatchArrivals,
+    Coin,
+    DriftWrapper,
+    PromptPool,
+    Synthetic,
+    convert_trace,
+    synthetic,
+)
 from cqbjax.testing.compiling import QUICKLY
 from tests.reference import scenarios
 
@@ -153,10 +162,10 @@ def test_a_pool_is_drawn_by_the_seed_and_its_rows_go_together():
     draw = np.random.default_rng(1)
     tables = {name: draw.normal(size=(9, n)) for name, n in (("contexts", 2), ("utilities", 3))}
     tables |= {name: draw.uniform(size=(9, 3)) for name in ("dollars", "scores")}
-    source = Routing(pool_size=5, **tables)
+    source = PromptPool(pool_size=5, **tables)
     problem = source.problem(1, 300)
     assert problem == Problem(3, 1, 2, 5, 300, "disjoint", True, num_prompts=9, has_costs=True)
-    assert not Routing(pool_size=5, contexts=tables["contexts"], utilities=tables["utilities"],
+    assert not PromptPool(pool_size=5, contexts=tables["contexts"], utilities=tables["utilities"],
                        dollars=tables["dollars"]).problem(1, 9).has_costs  # fmt: skip
     source.check(np.arange(2), 0.3, 1)
     world, other = (world_of(as_arrays(source), 0.3, problem, seed) for seed in (3, 4))
@@ -174,8 +183,10 @@ def test_a_pool_is_drawn_by_the_seed_and_its_rows_go_together():
 
 
 def test_drift_turns_utilities_towards_the_neighbours():
-    still = Drifting(source=scenarios.constant(0.5))
-    jumps = Drifting(source=scenarios.routing(np.arange(12.0).reshape(4, 3)), jump_at=3, quarter=4)
+    still = DriftWrapper(source=scenarios.constant(0.5))
+    jumps = DriftWrapper(
+        source=scenarios.routing(np.arange(12.0).reshape(4, 3)), jump_at=3, quarter=4
+    )
     problem = jumps.problem(1, 6)
     drift = world_of(as_arrays(jumps), 0.3, problem).drift
     angle = np.pi / 2 * (np.array([0, 0, 1, 1, 1, 1]) + np.arange(6) / 4)
@@ -188,9 +199,9 @@ def test_drift_turns_utilities_towards_the_neighbours():
     jumps.check(np.arange(2), 0.3, 1)
     for wrong, said in ((dict(jump_at=0), "jump_at=0 must be"), (dict(quarter=0.5), "quarter=0.5")):
         with pytest.raises(ValueError, match=said):
-            Drifting(source=still.source, **wrong).check(np.arange(2), 0.3, 1)
+            DriftWrapper(source=still.source, **wrong).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="drift goes inside"):
-        Drifting(source=scenarios.Batches(source=still.source)).check(np.arange(2), 0.3, 1)
+        DriftWrapper(source=scenarios.Batches(source=still.source)).check(np.arange(2), 0.3, 1)
 
 
 @functools.partial(jax.jit, static_argnames="horizon")
@@ -201,12 +212,12 @@ def counts_of(process, rate, horizon):
 def test_batches_have_their_sizes_and_poisson_its_counts():
     horizon = 4000
     error = 5 * 0.5 / np.sqrt(horizon)
-    sized = Batches(sizes=[2, 1, 1])
-    assert sized.most == 3 and Batches().most == 12
+    sized = BatchArrivals(sizes=[2, 1, 1])
+    assert sized.most == 3 and BatchArrivals().most == 12
     counts = np.bincount(counts_of(sized, 0.7, horizon), minlength=4) / horizon
     batch = 0.7 / 1.75
     np.testing.assert_allclose(counts, [1 - batch, batch / 2, batch / 4, batch / 4], atol=error)
-    poisson = np.bincount(counts_of(Batches(most=9), 0.7, horizon), minlength=4)[:4] / horizon
+    poisson = np.bincount(counts_of(BatchArrivals(most=9), 0.7, horizon), minlength=4)[:4] / horizon
     known = [math.exp(-0.7) * 0.7**n / math.factorial(n) for n in range(4)]
     np.testing.assert_allclose(poisson, known, atol=error)
     assert not np.asarray(counts_of(sized, 0.0, 50)).any()
@@ -229,15 +240,15 @@ def test_batches_have_their_sizes_and_poisson_its_counts():
 )
 def test_what_are_no_batches_is_refused(wrong, rate, said):
     with pytest.raises(ValueError, match=said):
-        Batches(**wrong).check(rate)
-    Batches(most=12).check(0.5)
-    Batches(sizes=[1, 1]).check(1.5)
+        BatchArrivals(**wrong).check(rate)
+    BatchArrivals(most=12).check(0.5)
+    BatchArrivals(sizes=[1, 1]).check(1.5)
 
 
 def test_a_trace_is_kept_in_mean_intervals():
-    np.testing.assert_allclose(traced(np.array([10.0, 14.0, 16.0])).times, [0, 4 / 3, 2])
-    np.testing.assert_allclose(traced(np.array([7.0])).times, [0])
-    trace = traced(np.array([10.0, 14.0, 16.0]))
+    np.testing.assert_allclose(convert_trace(np.array([10.0, 14.0, 16.0])).times, [0, 4 / 3, 2])
+    np.testing.assert_allclose(convert_trace(np.array([7.0])).times, [0])
+    trace = convert_trace(np.array([10.0, 14.0, 16.0]))
     for rate in (0.2, 1.0):
         trace.check(rate)
     for rate in (0.0, 1.1):
@@ -248,8 +259,8 @@ def test_a_trace_is_kept_in_mean_intervals():
 
 def test_a_prompt_that_may_not_come_again_comes_once():
     table = {"contexts": np.zeros((30, 2)), "utilities": np.zeros((30, 3))}
-    again = Routing(pool_size=25, **table)
-    once = Routing(pool_size=25, repeats=False, **table)
+    again = PromptPool(pool_size=25, **table)
+    once = PromptPool(pool_size=25, repeats=False, **table)
     rows, others = (
         np.asarray(world_of(as_arrays(one), 0.5, one.problem(1, ROUNDS)).arrival_rows)
         for one in (once, again)
@@ -258,21 +269,21 @@ def test_a_prompt_that_may_not_come_again_comes_once():
     with pytest.raises(ValueError, match="pool_size=25 must be at least the 26 rounds"):
         once.problem(1, 26)
     # Of two that may come in a round the first has the earlier row.
-    two = Arriving(source=once, process=Batches(sizes=[1, 1]))
+    two = ArrivalWrapper(source=once, process=BatchArrivals(sizes=[1, 1]))
     rows = world_of(as_arrays(two), 0.5, two.problem(1, ROUNDS // 2)).arrival_rows
     assert rows.tolist() == np.arange(ROUNDS).reshape(-1, 2).tolist()
 
 
 def test_kept_verdicts_are_of_one_server_and_of_queries_that_come_alone():
     table = {"contexts": np.zeros((30, 2)), "utilities": np.zeros((30, 3)), "pool_size": 9}
-    by_query, seeds = Routing(outcome="query", **table), np.arange(2)
+    by_query, seeds = PromptPool(outcome="query", **table), np.arange(2)
     by_query.check(seeds, 0.5, 1)
     with pytest.raises(ValueError, match="outcome=query needs K=1"):
         by_query.check(seeds, 0.5, 2)
     with pytest.raises(ValueError, match="outcome=user must be one of attempt, query, prompt"):
-        Routing(outcome="user", **table).check(seeds, 0.5, 1)
+        PromptPool(outcome="user", **table).check(seeds, 0.5, 1)
     with pytest.raises(ValueError, match="outcome=query needs one arrival a round"):
-        Arriving(source=by_query, process=Batches(most=8)).check(seeds, 0.5, 1)
-    Arriving(source=Routing(outcome="prompt", **table), process=Batches(most=8)).check(
-        seeds, 0.5, 1
-    )
+        ArrivalWrapper(source=by_query, process=BatchArrivals(most=8)).check(seeds, 0.5, 1)
+    ArrivalWrapper(
+        source=PromptPool(outcome="prompt", **table), process=BatchArrivals(most=8)
+    ).check(seeds, 0.5, 1)

@@ -20,12 +20,12 @@ HORIZON = 120
 EXACT = ("query", "assortment", "choice", "departed", "queue_length", "explored")
 
 
-def pool(dim: int = 8) -> sources.Routing:
+def pool(dim: int = 8) -> sources.PromptPool:
     """Return a small routing table: 60 prompts in some dimensions, 5 servers, pools of 40."""
     rng = np.random.default_rng(5)
     contexts = rng.normal(size=(60, dim)) / np.sqrt(dim)
     utilities = 1.5 * rng.normal(size=(60, 5)) - 0.2
-    return sources.Routing(contexts=contexts, utilities=utilities, pool_size=40)
+    return sources.PromptPool(contexts=contexts, utilities=utilities, pool_size=40)
 
 
 def cases() -> dict[str, tuple[Case, str]]:
@@ -51,7 +51,7 @@ def of_memory() -> dict[str, Case]:
     once, alike = pool(3), pool(3)
     alike = dataclasses.replace(alike, contexts=np.repeat(alike.contexts[:12], 5, axis=0))
     contexts, utilities = (np.tile(one, (3, 1)) for one in (once.contexts, once.utilities))
-    once = sources.Routing(contexts=contexts, utilities=utilities, pool_size=150, repeats=False)
+    once = sources.PromptPool(contexts=contexts, utilities=utilities, pool_size=150, repeats=False)
     return {
         "prompt": Case(dataclasses.replace(pool(3), outcome="prompt"), 1, 0.6, HORIZON, seed=7),
         "query": Case(dataclasses.replace(once, outcome="query"), 1, 0.6, HORIZON, seed=8),

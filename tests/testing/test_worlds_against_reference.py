@@ -31,17 +31,17 @@ from cqbjax.policies.assortments import (
     draw_replacement_priorities,
     draw_server_priorities,
 )
-from cqbjax.sources import Arriving, Batches, Drifting
+from cqbjax.sources import ArrivalWrapper, BatchArrivals, DriftWrapper
 from cqbjax.testing.compiling import QUICKLY
 from tests import reference
 
 HORIZON, SLOTS = 90, 96
 SOURCE = sources.Synthetic(num_servers=4, dim=3)
 DRAW = np.random.default_rng(5)
-POOL = sources.Routing(
+POOL = sources.PromptPool(
     contexts=DRAW.normal(size=(14, 3)), utilities=DRAW.normal(size=(14, 4)), pool_size=9
 )
-SEVERAL = Arriving(source=SOURCE, process=Batches(sizes=[2, 1]))
+SEVERAL = ArrivalWrapper(source=SOURCE, process=BatchArrivals(sizes=[2, 1]))
 WORLDS = {
     "one place": (
         SOURCE, [Orbit(return_rate=0.3), Impatience(attempts=3, give_up=0.2, pretends=0.6)],
@@ -59,19 +59,20 @@ WORLDS = {
     "joins": (SOURCE, [], [Outages(since=[1, 40, 1, 1], until=[60, 90, 90, 20])]),
     "late": (SOURCE, [], [DelayedFeedback(delay=7)]),
     "by prompt": (POOL, [], [ServiceTimes(rounds=1 + np.arange(56).reshape(14, 4) % 3)]),
-    "drift": (Drifting(source=SOURCE, jump_at=45, quarter=200), [], []),
+    "drift": (DriftWrapper(source=SOURCE, jump_at=45, quarter=200), [], []),
     "unheard": (
         SEVERAL, [Orbit(delays=[1, 3]), Impatience(attempts=4, pretends=0.5)],
         [ServiceChannels(count=2), LostFeedback(lost=0.4)],
     ),
     "everything": (
-        Arriving(source=Drifting(source=SOURCE, jump_at=45), process=Batches(sizes=[2, 1])),
+        ArrivalWrapper(source=DriftWrapper(source=SOURCE, jump_at=45),
+                       process=BatchArrivals(sizes=[2, 1])),
         [Orbit(delays=[1, 3, 8]), Impatience(attempts=5, leave=0.05, pretends=0.5)],
         [ServiceChannels(count=2), ServiceTimes(rounds=2, law="geometric"),
          Outages(share=0.2, length=6), LostFeedback()],
     ),
     "late everything": (
-        Arriving(source=SOURCE, process=Batches(sizes=[2, 1])),
+        ArrivalWrapper(source=SOURCE, process=BatchArrivals(sizes=[2, 1])),
         [Orbit(return_rate=0.4), Impatience(give_up=0.1, pretends=0.5)],
         [ServiceChannels(count=2), ServiceTimes(rounds=[1, 2, 3, 1]), DelayedFeedback(delay=4),
          LostFeedback(lost=0.2)],

@@ -1,4 +1,4 @@
-"""Contexts by rejection: the first T candidates that score enough, in the order drawn."""
+"""Rejection sampling of contexts: the first T candidates that score enough, in drawing order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,26 +9,26 @@ from jax import Array
 
 from cqbjax.core import mnl, rng
 
-# Candidates are drawn in blocks of this many, each block under its own key, so that the contexts of
-# the first rounds do not depend on the horizon.
+# Candidates in a block; each block has its own key, so that the contexts of the first rounds do not
+# depend on the horizon.
 BLOCK = 128
-# Contexts that are kept at once where a program has room for more than a run needs.
+# Contexts selected at a time by a program whose horizon exceeds the run's.
 PART = 128
 
 Draw = Callable[[Array], Array]
 
 
-def accepted(
+def draw_accepted(
     draw: Draw, utilities: Draw, least: Array, size: int, horizon: int
 ) -> tuple[Array, Array]:
-    """Keep the first T candidates of which the best assortment's log-odds reach `least`.
+    """Draw the first T candidates whose best assortment has log-odds of at least `least`.
 
     Args:
-        draw: a block's number -> candidates [BLOCK, ...].
+        draw: block number -> candidates [BLOCK, ...].
         utilities: of contexts [I, ...]: [I, N].
         least: [] log-odds.
         size: K.
-        horizon: T; where a run is shorter (`core.rng.RunLength`), its own contexts alone are drawn.
+        horizon: T; a shorter run (`core.rng.RunLength`) draws only its own contexts.
 
     Returns:
         [T, ...] contexts, and [T, N] their utilities.
@@ -36,18 +36,20 @@ def accepted(
     zero, until = jnp.zeros((), jnp.int32), rng.current_run_length()
     begin = zero, zero
 
-    def kept(count: int, begin: Any, first: Array, last: Array | int) -> tuple[Array, Any]:
-        return _kept(draw, lambda some: mnl.best_score(utilities(some), size) >= least, count,
-                     begin, first, last)  # fmt: skip
+    def select(count: int, begin: Any, first: Array, last: Array | int) -> tuple[Array, Any]:
+        return _select_accepted(
+            draw, lambda some: mnl.best_score(utilities(some), size) >= least, count, begin,
+            first, last,
+        )  # fmt: skip
 
     if until is None or horizon % PART:
-        contexts, _ = kept(horizon, begin, zero, horizon)
+        contexts, _ = select(horizon, begin, zero, horizon)
         return contexts, utilities(contexts)
 
     def more(part: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         tables, begin = carry
         first = part * PART
-        contexts, begin = kept(PART, begin, first, jnp.minimum(first + PART, until.rounds))
+        contexts, begin = select(PART, begin, first, jnp.minimum(first + PART, until.rounds))
         new = contexts, utilities(contexts)
         put = jax.lax.dynamic_update_slice_in_dim
         return tuple(put(old, own, first, 0) for old, own in zip(tables, new, strict=True)), begin
@@ -59,21 +61,21 @@ def accepted(
     return both
 
 
-def _kept(
+def _select_accepted(
     draw: Draw, enough: Draw, count: int, begin: Any, first: Array, last: Array | int
 ) -> tuple[Array, Any]:
-    """Keep the accepted candidates first + 1, ..., first + count.
+    """Select the accepted candidates first + 1, ..., first + count.
 
     Args:
-        draw: a block's number -> candidates [BLOCK, ...].
+        draw: block number -> candidates [BLOCK, ...].
         enough: whether candidates [n, ...] are accepted: [n].
-        count: how many are kept.
-        begin: accepted candidates before a block, not more than `first`, and its number.
-        first: [] int32 accepted candidates that are passed over.
-        last: up to which one they are needed.
+        count: how many to select.
+        begin: number of accepted candidates before a block, at most `first`, and the block number.
+        first: [] int32 accepted candidates to skip.
+        last: the last accepted candidate that is needed.
 
     Returns:
-        [count, ...] the candidates, and what the next ones may begin with.
+        [count, ...] the candidates, and `begin` for the next call.
     """
     blocks = 1 if rng.current_run_length() is not None else -(-count // BLOCK)
     one = jax.eval_shape(draw, first).shape[1:]

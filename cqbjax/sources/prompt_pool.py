@@ -1,4 +1,4 @@
-"""Queries of an offline routing dataset: real prompts with known departure probabilities."""
+"""Prompts of an offline routing dataset, with known departure probabilities."""
 
 import jax
 import jax.numpy as jnp
@@ -10,51 +10,51 @@ from cqbjax.core.inputs import TableNames, is_integer
 from cqbjax.core.pytree import check_options, convert_lists, pytree, static
 from cqbjax.core.types import AnswerCosts, Outcome, Problem, Workload
 
-# The paper's contexts have length at most 1.
-MOST_LENGTH = 1000
+# Longest contexts; those of the paper have length at most 1.
+MAX_LENGTH = 1000
 
 
 def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
-    """Draw a run's online pool: [I] int32 distinct numbers below P, by the run's key alone."""
+    """Draw a run's online pool from its key: [I] int32 distinct prompt numbers below P."""
     at = rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL)
     return jax.random.permutation(at, num_prompts)[:pool_size].astype(jnp.int32)
 
 
 def check_lengths(contexts: np.ndarray, whose: str, rows: np.ndarray | None = None) -> None:
-    """Refuse contexts [P, d] beside which V_0 = lambda0 I is lost in float32, of seven digits.
+    """Validate that contexts [P, d] do not swamp V_0 = lambda0 I in float32.
 
     Args:
-        contexts: to look at.
-        whose: they are, for the error.
-        rows: [P] the rows' numbers in their file; None: from 0, as in an array.
+        contexts: to validate.
+        whose: prefix of the error.
+        rows: [P] row numbers in the file; None: from 0.
 
     Raises:
         ValueError: naming the first row, and the length allowed.
     """
     lengths = np.linalg.norm(contexts.astype(np.float64), axis=-1)
-    if lengths.size and lengths.max() > MOST_LENGTH:
-        row = int(np.argmax(lengths > MOST_LENGTH))
+    if lengths.size and lengths.max() > MAX_LENGTH:
+        row = int(np.argmax(lengths > MAX_LENGTH))
         number = row if rows is None else rows[row]
         raise ValueError(
-            f"{whose}: row {number} has length {lengths[row]:.3g}, and at most {MOST_LENGTH} can "
+            f"{whose}: row {number} has length {lengths[row]:.3g}, and at most {MAX_LENGTH} can "
             "be computed with; the paper assumes at most 1: divide all by the largest"
         )
 
 
 @pytree
-class Routing:
-    """Prompts of a table arrive uniformly from each run's own pool, or each of them once.
+class PromptPool:
+    """Prompts of a table arrive uniformly at random from a pool, or each of the pool once.
 
     Attributes:
         contexts: [P, d] embeddings of all prompts.
         utilities: [P, N] log-odds log(u / (1 - u)) of the departure probabilities u.
-        pool_size: I, how many prompts the online pool of a run holds, drawn by the run's seed.
-        dollars: [P, N] what each answer costs, USD; None where it is not known.
-        scores: [P, N] the graded quality of each answer; None where it is not known.
-        repeats: whether a prompt may come again; False: each at most once, in the pool's order.
-        outcome: what a user's verdict on a server is drawn for: every `attempt` (the paper), the
-            `query` or the `prompt` (`Problem.outcome`); the last two with K = 1 alone.
-        names: of the prompts and servers, by which a table of latencies is joined; None: unnamed.
+        pool_size: I, prompts in a run's pool, drawn by the run's seed.
+        dollars: [P, N] cost of each answer in USD; None: unknown.
+        scores: [P, N] graded quality of each answer; None: unknown.
+        repeats: whether a prompt may arrive again; False: each at most once, in the pool's order.
+        outcome: the level at which outcomes are drawn: every `attempt` (the paper), the `query` or
+            the `prompt` (`Problem.outcome`); the last two need K = 1.
+        names: prompts and servers, which join a table of latencies; None: unnamed.
     """
 
     contexts: Array
@@ -68,12 +68,12 @@ class Routing:
 
     @property
     def extends(self) -> bool:
-        """Whether a program of more rounds draws the same: where prompts come again."""
+        """Whether a program of more rounds draws the same first rounds."""
         return self.repeats
 
     @property
     def changes(self) -> bool:
-        """Whether a failure changes what a query's next attempt is worth."""
+        """Whether a failure changes the success probability of a query's next attempt."""
         return self.outcome != "attempt"
 
     def __post_init__(self) -> None:
@@ -84,8 +84,8 @@ class Routing:
         """Return the shapes: one table row a prompt of the pool.
 
         Raises:
-            ValueError: a table has no rows and columns, the pool's size is no number, or no prompt
-                may come again and there are fewer of them than rounds.
+            ValueError: a table is not two-dimensional, the pool's size is not a whole number, or
+                prompts do not repeat and are fewer than rounds.
         """
         for name in ("contexts", "utilities"):
             if len(np.shape(getattr(self, name))) != 2:
@@ -105,11 +105,11 @@ class Routing:
         )  # fmt: skip
 
     def pool(self, key: Array) -> Array:
-        """Draw a run's online pool: [I] int32 distinct prompt numbers, by the seed alone."""
+        """Draw a run's pool: [I] int32 distinct prompt numbers."""
         return draw_pool(key, self.utilities.shape[0], self.pool_size)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Gather the pool's rows; a round's arriving row is uniform over them, or the next one."""
+        """Gather the pool's rows; each round draws one of them uniformly, or takes the next."""
         pool = self.pool(key)
         rounds = jnp.arange(1, problem.horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
@@ -117,19 +117,19 @@ class Routing:
         rows = jnp.minimum((uniform * self.pool_size).astype(jnp.int32), last)
         if not self.repeats:
             rows = rounds.astype(jnp.int32) - 1
-        billed = None
+        costs = None
         if self.dollars is not None and self.scores is not None:
-            billed = AnswerCosts(self.dollars[pool], self.scores[pool])
-        return Workload(self.contexts[pool], self.utilities[pool], rows, pool, answer_costs=billed)
+            costs = AnswerCosts(self.dollars[pool], self.scores[pool])
+        return Workload(self.contexts[pool], self.utilities[pool], rows, pool, answer_costs=costs)
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return what FIFO serves with uniform assortments, queries a round, over all prompts."""
-        leaves = mnl.mean_departure_rate(np.asarray(self.utilities), K)
-        with np.errstate(divide="ignore"):  # a prompt that nobody answers waits for ever
-            return float(1.0 / np.mean(1.0 / leaves))
+        """Return the queries a round that FIFO serves with uniform assortments."""
+        departs = mnl.mean_departure_rate(np.asarray(self.utilities), K)
+        with np.errstate(divide="ignore"):  # a prompt that no server satisfies
+            return float(1.0 / np.mean(1.0 / departs))
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
-        """Refuse a table that cannot fill a pool, and verdicts that are not defined.
+        """Validate the table, the pool and the level of outcomes.
 
         Raises:
             ValueError: naming the key and what is allowed.
