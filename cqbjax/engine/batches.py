@@ -150,8 +150,10 @@ class Batch:
     def run_bytes(self, slots: int, padded: Problem | None = None) -> int:
         """Return the bytes of one run, or of one with the shapes of a padded problem."""
         source = programs.merge_source(take(self.numbers, 0), self.tables)
-        kinds = pytree.signature_of(take(self.policies, 0)), pytree.signature_of(source)
-        return memory.bytes_per_run(*kinds, padded or self.spec.problem, slots, self.spec.recorders)
+        signatures = pytree.signature_of(take(self.policies, 0)), pytree.signature_of(source)
+        return memory.bytes_per_run(
+            *signatures, padded or self.spec.problem, slots, self.spec.recorders
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +242,7 @@ def grow_slots(slots: int, queries: int) -> int:
 
 
 def pad_horizon(batch: Batch, slots: int, max_run_bytes: int) -> Problem | None:
-    """Return the padded problem whose programs a batch uses, or None for those of its own horizon.
+    """Return the padded problem whose programs a batch uses, or None to compile for its horizon.
 
     Rounds that are not run take only memory. Records, and what user-defined classes compute from
     the horizon, follow the batch's own problem.

@@ -23,7 +23,7 @@ from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Problem, read_needs
 
 AXIS = "run"
-# Programs that are cached, of each kind.
+# Programs that are cached: those that draw, and those that start and advance.
 CACHE_SIZE = 64
 # Queue slots over which XLA unrolls a loop.
 UNROLLED = 2
@@ -38,10 +38,10 @@ class ProgramSpec(NamedTuple):
         devices: which share the runs of a chunk.
         width: runs per device.
         problem: shapes of a run.
-        numbers: kind (structure, shapes and types) of the source leaves that each run has its own
-            copy of.
-        tables: kind of the source leaves that all runs share.
-        policy: kind of the policy.
+        numbers: signature (structure, shapes and types) of the source leaves that each run has
+            its own copy of.
+        tables: signature of the source leaves that all runs share.
+        policy: signature of the policy.
         slots: of the queue.
         per_call: records of one call of `advance`.
         every: rounds per record; 0 if it is an argument of the program.

@@ -98,8 +98,8 @@ def run_batch(
 
     Args:
         plan: of the sweep.
-        batch: one of its batches.
-        progress: told of compiling and of rounds done.
+        batch: of the plan.
+        progress: counts rounds and shows what is compiled or run.
         checkpoints: where unfinished chunks are loaded and stored.
 
     Raises:
@@ -188,7 +188,7 @@ def run_chunk(
         batch: of the runs.
         runs: of the chunk.
         real: how many of its first runs count; the others are padding.
-        progress: told of rounds done.
+        progress: counts rounds done.
         checkpoints: where the chunk is loaded and stored.
         name: of the chunk in its checkpoints.
 

@@ -97,7 +97,7 @@ def sweep(
         resume: a folder of checkpoints. If the same sweep is called again after an interruption, it
             continues from them, with the same results. None stores no checkpoints.
         record: what is recorded in addition to queue length, regret, departures and exploration:
-            recorders, or names from `core.recorders.NAMED`. Each becomes a variable.
+            recorders, or names from `core.recorders.OPTIONAL`. Each becomes a variable.
         queries: whether to record one row per query (`core.recorders.Queries`).
         users: user dynamics (`cqbjax.dynamics`); by default unserved users wait, as in the paper.
         service: service dynamics (`cqbjax.dynamics`); by default one query per round, as in the
@@ -138,7 +138,7 @@ def run_plan(
 
     Args:
         plan: from `batches.plan_sweep`.
-        progress: told of all sweeps as one.
+        progress: of all sweeps together.
         resume: a folder of checkpoints.
 
     Returns:

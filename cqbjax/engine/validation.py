@@ -110,15 +110,15 @@ def check_policies(
     places = devices or jax.devices()
     budget = memory.device_budget(memory_gb, places)
     slots = initial_slots(spec.problem, spec.capacity)
-    # The kind of the source, without copying its tables.
+    # The signature of the source, without copying its tables.
     source = pytree.signature_of(
         jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.float32(leaf), spec.source)
     )
     for label, policy in policies.items():
-        kind = _check_policy(label, policy, spec.seeds, spec.problem)
+        signature = _check_policy(label, policy, spec.seeds, spec.problem)
         with contract.prefix_errors(f"policy {label}"):
-            size = memory.bytes_per_run(kind, source, spec.problem, slots, spec.recorders)
-            size += memory.drawn_bytes(kind, spec.problem)
+            size = memory.bytes_per_run(signature, source, spec.problem, slots, spec.recorders)
+            size += memory.drawn_bytes(signature, spec.problem)
         memory.chunk_width(size, 1, 1, places, budget)
 
 
@@ -230,18 +230,20 @@ def _check_source(source: Source, problem: Problem) -> None:
     if own is not None:
         with contract.prefix_errors(f"source {type(own).__name__}"):
             conformance.check_source(_shapes(inside), problem)
-    for kind in models_of(source):
-        delay = getattr(kind, "delay", 0)
+    for model in models_of(source):
+        delay = getattr(model, "delay", 0)
         if delay > problem.horizon:
             raise ValueError(
                 f"delay={delay} must be at most horizon={problem.horizon} rounds: nothing would "
                 "ever be learnt"
             )
-        if contract.is_third_party(kind):
-            users = isinstance(kind, UserModel)
-            with contract.prefix_errors(f"{'users' if users else 'service'} {type(kind).__name__}"):
+        if contract.is_third_party(model):
+            users = isinstance(model, UserModel)
+            with contract.prefix_errors(
+                f"{'users' if users else 'service'} {type(model).__name__}"
+            ):
                 (conformance.check_users if users else conformance.check_service)(
-                    _shapes(kind), problem
+                    _shapes(model), problem
                 )
 
 
@@ -274,7 +276,7 @@ def add_optimal(policies: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_recorders(record: Sequence[Recorder | str], problem: Problem) -> tuple[Recorder, ...]:
-    """Return all recorders of a sweep: `recorders.ALWAYS` and those of `record`.
+    """Return all recorders of a sweep: `recorders.STANDARD` and those of `record`.
 
     Raises:
         ValueError: one is not a recorder, has a reserved name, or shapes that change or disagree.
@@ -325,7 +327,7 @@ def _trace_recorders(recorders: tuple[Recorder, ...], problem: Problem) -> None:
 def _check_policy(
     label: str, policy: Policy | PerSeed, seeds: np.ndarray, problem: Problem
 ) -> pytree.Signature:
-    """Check a policy, or each one of a `PerSeed`, and return its kind."""
+    """Check a policy, or each one of a `PerSeed`, and return its signature."""
     each = policy.policies if isinstance(policy, PerSeed) else (policy,)
     with contract.prefix_errors(f"policy {label}"):
         contract.check_class(each[0])
@@ -333,7 +335,7 @@ def _check_policy(
     if isinstance(policy, PerSeed) and len(each) != len(seeds):
         raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
     for seed, one in zip(seeds, each, strict=False):
-        # Structures and shapes as given, not kinds: 1 and 1.0 are both floats later, and a leaf
+        # Structures and shapes, not signatures: 1 and 1.0 are both floats later, and a leaf
         # that is not a number is left to the policy's own `check`, which names the field.
         outline, first = (
             (jax.tree.structure(p), [np.shape(leaf) for leaf in jax.tree.leaves(p)])
@@ -348,18 +350,18 @@ def _check_policy(
             with contract.prefix_errors(f"policy {label}"):
                 one.check(problem)
     with contract.prefix_errors(f"policy {label}"):
-        kind = pytree.signature_as_arrays(each[0])
-        _trace_policy(kind, problem)
-    return kind
+        signature = pytree.signature_as_arrays(each[0])
+        _trace_policy(signature, problem)
+    return signature
 
 
 @functools.lru_cache(CACHE_SIZE)
-def _trace_policy(kind: pytree.Signature, problem: Problem) -> None:
+def _trace_policy(signature: pytree.Signature, problem: Problem) -> None:
     """Trace the `init` of a policy, or the whole round of a user-defined one.
 
     A policy that is not defined for these shapes raises.
     """
-    policy = kind.shapes()
+    policy = signature.shapes()
     if contract.is_third_party(policy):
         conformance.check_policy(policy, problem)
         return
