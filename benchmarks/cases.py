@@ -19,12 +19,10 @@ BASELINES: dict[str, Policy] = {
     "cqb_eps": dataclasses.replace(ACQB, exploration="phased", explore_rounds=100.0),
     "acqb_ucb": dataclasses.replace(ACQB, optimism="ucb"),
     "acqb_fifo": dataclasses.replace(ACQB, schedule="oldest"),
-    "q_ucb": QueueingBandit(index="ucb"),
-    "q_ths": QueueingBandit(index="thompson"),
-    "random": RandomRouting(schedule="random"),
-    "rand_rout": RandomRouting(schedule="oldest"),
+    "q_ucb": QueueingBandit(index="ucb"), "q_ths": QueueingBandit(index="thompson"),
+    "random": RandomRouting(schedule="random"), "rand_rout": RandomRouting(schedule="oldest"),
     OPTIMAL: OptimalPolicy(),
-}
+}  # fmt: skip
 # Their queues grow at the benchmark's rate: they get enough slots at once.
 CROWDED = ("q_ucb", "q_ths", "random", "rand_rout")
 CROWDED_SLOTS = 512
@@ -133,11 +131,7 @@ def study(servers: int) -> dict[int, tuple[Source, dict[str, Policy], Sequence[f
     source = unit_vectors(servers)
     single = ("q_ucb", "q_ths")
     labels = ("cqb_eps", "q_ths", "q_ucb", "random", "rand_rout", OPTIMAL)
-    return {
-        size: (
-            source,
-            {"acqb": ACQB} | {x: BASELINES[x] for x in labels if size == 1 or x not in single},
-            rates,
-        )
-        for size, rates in STUDY_RATES.items()
-    }
+    every = {"acqb": ACQB} | {label: BASELINES[label] for label in labels}
+    pairs = {label: policy for label, policy in every.items() if label not in single}
+    policies = {1: every, 2: pairs}
+    return {size: (source, policies[size], rates) for size, rates in STUDY_RATES.items()}

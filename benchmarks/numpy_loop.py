@@ -30,7 +30,7 @@ TOLERANCE = 1e-6  # the gradient's norm at which the estimate counts as exact
 class Run(NamedTuple):
     """One run's instance, its draws and the policy's constants, as the reference takes them."""
 
-    instance: reference.World
+    instance: reference.Workload
     draws: reference.Draws
     settings: reference.Settings
 
@@ -68,11 +68,9 @@ def record(
     draw = jax.jit(simulate.draw_instance, static_argnames="problem")
     drawn = draw(rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem)
     own, servers = np.random.default_rng(seed), problem.num_servers
-    instance = reference.World(
-        np.asarray(drawn.workload.contexts, np.float64),
-        np.asarray(drawn.workload.utilities, np.float64),
-        np.asarray(drawn.workload.arrival_rows, np.int64),
-    )
+    workload = drawn.workload
+    contexts, utilities = (np.asarray(x, float) for x in (workload.contexts, workload.utilities))
+    instance = reference.Workload(contexts, utilities, np.asarray(workload.arrival_rows, np.int64))
     # Draws that ACQB does not use are zero.
     draws = reference.Draws(
         arrival=np.where(drawn.arrivals, 0.0, 1.0),
@@ -80,7 +78,7 @@ def record(
         explore=own.uniform(size=horizon),
         normal=own.normal(size=(horizon, gaussian.num_samples(size), servers, problem.dim)),
         query=np.zeros(horizon), assortment=np.zeros(horizon, int),
-        lots=np.zeros((horizon, servers)), replacement=np.zeros((horizon, servers)),
+        tie_breaks=np.zeros((horizon, servers)), replacement=np.zeros((horizon, servers)),
     )  # fmt: skip
     usual: dict[str, Any] = {"alpha_scale": 0.2, "c1": 0.25} | constants
     return Run(instance, draws, reference.Settings(size, "disjoint", 0.5, horizon, **usual))
@@ -89,7 +87,7 @@ def record(
 class Learner:
     """theta, the root of V^-1 and the history of every server."""
 
-    def __init__(self, instance: reference.World, settings: reference.Settings) -> None:
+    def __init__(self, instance: reference.Workload, settings: reference.Settings) -> None:
         servers, dim = instance.utilities.shape[1], instance.features.shape[1]
         horizon = settings.horizon
         self.settings = settings
@@ -164,7 +162,7 @@ def best_pair(utilities: Floats, size: int) -> tuple[int, npt.NDArray[np.int64]]
 
 
 def play(
-    instance: reference.World, draws: reference.Draws, settings: reference.Settings
+    instance: reference.Workload, draws: reference.Draws, settings: reference.Settings
 ) -> tuple[Played, Learner]:
     """Play every round and return the decisions, and the learner."""
     size, learner = settings.K, Learner(instance, settings)

@@ -29,11 +29,8 @@ COMMANDS = {
     "synthetic study": ("run", "experiment=synthetic", "num_seeds=100"),
 }
 QUICK = ("num_seeds=2", "horizon=40", "policy=[random]")
-GRID = {
-    "alpha_scale": [round(0.1 * i, 1) for i in range(1, 11)],
-    "c1": [round(0.1 * i, 1) for i in range(1, 11)],
-    "arrival_rate": [round(0.5 + 0.02 * i, 2) for i in range(10)],
-}
+TENTHS, RATES = [i / 10 for i in range(1, 11)], [round(0.5 + 0.02 * i, 2) for i in range(10)]
+GRID = {"alpha_scale": TENTHS, "c1": TENTHS, "arrival_rate": RATES}
 SEEDS, HORIZON = 20, 1000
 LABELS = ("acqb", OPTIMAL)
 HORIZONS, PROMPTS = (10_000, 100_000, 1_000_000), (10_000, 100_000)

@@ -63,16 +63,12 @@ def assemble(
         sections: name -> rows.
         fields: further fields of the report.
     """
-    return {
-        "schema": SCHEMA,
-        "quick": quick,
-        **fields,
-        "machine": backend.describe(),
-        "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": time.perf_counter() - begun,
-        "sections": sections,
-    }
+    versions = {name: importlib.metadata.version(name) for name in VERSIONS}
+    finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"schema": SCHEMA, "quick": quick} | fields | {
+        "machine": backend.describe(), "versions": versions, "finished": finished,
+        "seconds": time.perf_counter() - begun, "sections": sections,
+    }  # fmt: skip
 
 
 def save(report: dict[str, Any], path: Path) -> None:
@@ -101,11 +97,11 @@ def load(path: Path) -> dict[str, Any]:
 
 def machine_name(report: dict[str, Any]) -> str:
     """Return a file name for the machine, such as `intel_xeon_2_devices`."""
-    if "compiled_for" in report:
-        return re.sub(r"[^a-z0-9]+", "_", f"compiled for {report['compiled_for']}".lower())
     machine = report["machine"]
-    gpu = machine["platform"] == "gpu"
-    words = machine["device_kind"] if gpu else f"{machine['cpu']} {machine['num_devices']} devices"
+    words = f"{machine['cpu']} {machine['num_devices']} devices"
+    words = machine["device_kind"] if machine["platform"] == "gpu" else words
+    if "compiled_for" in report:
+        words = f"compiled for {report['compiled_for']}"
     return re.sub(r"[^a-z0-9]+", "_", re.sub(r"\((r|tm)\)", "", words.lower())).strip("_")
 
 

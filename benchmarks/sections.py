@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import yaml
 
-from benchmarks import cases, costs, numpy_loop, peers, processes, report, roofline, round_parts
+from benchmarks import cases, costs, numpy_loop, peers, processes, report, roofline
 from benchmarks.measure import call_in_process, compile_again, copy_bytes_a_second, measure
 from cqbjax.engine.sweep import sweep
 from tests import reference
@@ -143,11 +143,9 @@ def measure_device(bench: Bench) -> Iterator[Row]:
         if row is not None and row["d"] >= 100:
             floor = 4 * row["N"] * row["d"] ** 2
             reached = floor * row["rounds_a_second"]
-            yield {
-                "case": name, "batch": row["batch"], "floor_bytes_a_round": floor,
-                "bytes_a_second": reached, "copy_bytes_a_second": copied,
-                "share_of_floor": reached / copied,
-            }  # fmt: skip
+            rates = {"bytes_a_second": reached, "copy_bytes_a_second": copied}
+            rates |= {"share_of_floor": reached / copied}
+            yield {"case": name, "batch": row["batch"], "floor_bytes_a_round": floor} | rates
 
 
 def time_study(bench: Bench) -> list[Row]:
@@ -181,7 +179,7 @@ SECTIONS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "growth": measure_growth, "compile": time_compiling, "sweep": time_sweep,
     "worlds": lambda bench: costs.rows(bench.quick, bench.log),
     "peers": lambda bench: peers.rows(bench.quick, bench.log),
-    "parts": lambda bench: round_parts.rows(bench.quick, bench.log),
+    "parts": lambda bench: roofline.part_rows(bench.quick, bench.log),
     "floor": lambda bench: roofline.rows(bench.quick, bench.log),
     "long": lambda bench: processes.time_long_runs(bench.quick, bench.cache, bench.log),
     "device": measure_device, "study": time_study, "targets": compare_targets,

@@ -61,9 +61,8 @@ def report(asked: argparse.Namespace) -> None:
     console, left_out = display.make_console(), False
     alone = [key for key in ("dry_run", "data_dir", "cache_dir") if getattr(asked, key)]
     if alone and not asked.missing:
-        raise ValueError(
-            f"--{alone[0].replace('_', '-')} goes with --missing: add it, or leave it out"
-        )
+        option = f"--{alone[0].replace('_', '-')}"
+        raise ValueError(f"{option} goes with --missing: add it, or leave it out")
     if asked.missing:
         left_out = bool(run_missing(asked, console))
         if asked.dry_run:
@@ -100,8 +99,8 @@ def run_missing(asked: argparse.Namespace, console: "Console") -> dict[str, str]
     if not missing:
         console.print("no study of the report is missing")
     for one in missing:
-        words = " ".join(one.sizes.get(size, ()))
-        line = f"{one.name}: {one.minutes[size]:g} min on two cores; {words or 'as configured'}"
+        added = " ".join(one.sizes.get(size, ())) or "as configured"
+        line = f"{one.name}: {one.minutes[size]:g} min on two cores; {added}"
         console.print(line, markup=False, soft_wrap=True)
     if missing:
         total = sum(one.minutes[size] for one in missing)
@@ -133,13 +132,12 @@ def find_missing(root: Path, names: Sequence[str]) -> list[catalogue.ReportStudy
     for name in names:
         if name not in listed:
             raise ValueError(f"{name} is no study of the report; choose from {', '.join(listed)}")
-    return [
-        listed[name]
-        for name in listed
-        if (not names or name in names)
-        and not any((root / "data" / name).glob("*.nc"))
-        and not (_extracts(root) / name).is_dir()
-    ]
+
+    def is_missing(name: str) -> bool:
+        stored = any((root / "data" / name).glob("*.nc")) or (_extracts(root) / name).is_dir()
+        return (not names or name in names) and not stored
+
+    return [one for name, one in listed.items() if is_missing(name)]
 
 
 def _draw(root: Path, names: Sequence[str], console: "Console") -> bool:
@@ -186,11 +184,9 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
     whole = root / "tables" / "paper.csv"
     write_atomic(whole, compared.write_csv)
     counts, caption = comparison.count(compared), "The paper's printed numbers beside ours"
-    written = [
-        whole,
-        *tables.save_table(counts, root / "tables" / "paper_counts", caption),
-        *tables.save_table(judged, root / "tables" / "claims", "The claims of the paper's text"),
-    ]
+    written = [whole, *tables.save_table(counts, root / "tables" / "paper_counts", caption)]
+    caption = "The claims of the paper's text"
+    written += tables.save_table(judged, root / "tables" / "claims", caption)
     for verdict, many in judged["verdict"].value_counts(sort=True).iter_rows():
         console.print(f"claims: {many} {verdict}", markup=False)
     if page:

@@ -4,7 +4,7 @@ Computing modules (`reproduction.theory`) are imported when a study runs or is s
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Keys of a sweep's batches and of its figures, which no study of a proof reads.
 UNREAD = ("chunk", "shard_runs", "figure_policies", "spread", "queue", "table", "compared")
+# Policies, source, arrival rate, problem and seeds.
+Fixed = tuple[Any, Any, Any, Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ class ProofStudy(StudyType):
         for rate in config.arrival_rate:
             fixed = policies, as_arrays(source), rate, problem, seeds
 
-            def run(slots: int, fixed: tuple[Any, ...] = fixed) -> xr.Dataset:
+            def run(slots: int, fixed: Fixed = fixed) -> xr.Dataset:
                 return self.measure_rate(config, fixed, slots, progress)
 
             by_rate.append(with_enough_slots(config.capacity, config.horizon, run))
@@ -76,7 +78,7 @@ class ProofStudy(StudyType):
         return _join_rates(by_rate, config)
 
     def measure_rate(
-        self, config: Config, fixed: tuple[Any, ...], slots: int, progress: Reporter
+        self, config: Config, fixed: Fixed, slots: int, progress: Reporter
     ) -> xr.Dataset:
         """Measure all policies at one arrival rate.
 
@@ -93,7 +95,7 @@ class ProofStudy(StudyType):
 class Eigenvalues(ProofStudy):
     """The smallest eigenvalues of V, of all feedback and of exploration rounds alone."""
 
-    code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.eigenvalues",)
+    code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.quantities",)
     unread_keys: ClassVar[tuple[str, ...]] = UNREAD
 
     def validate(self, ready: PreparedPoint) -> None:
@@ -104,37 +106,36 @@ class Eigenvalues(ProofStudy):
                 raise ValueError(f"policy {label} keeps no V: name ACQB or a relative of it")
 
     def measure_rate(
-        self, config: Config, fixed: tuple[Any, ...], slots: int, progress: Reporter
+        self, config: Config, fixed: Fixed, slots: int, progress: Reporter
     ) -> xr.Dataset:
         """Measure the smallest eigenvalues of every run."""
-        from reproduction.theory import eigenvalues
+        from reproduction.theory import quantities
 
         every = choose_records(config.horizon, config.record_every).every
-        measured = eigenvalues.measure(*fixed, every, slots, progress)
+        measured = quantities.measure_eigenvalues(
+            *fixed, every=every, capacity=slots, progress=progress
+        )
         return measured.assign_attrs(parameters=config.parameters, c1=float(config.c1))
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
-        import polars as pl
+        from reproduction.theory import figures, quantities
 
-        from reproduction.theory import eigenvalues, figures
-
-        title, tables, drawn = config.title or config.name, [], []
-        for rate, point in _cells(points):
-            setting = {key: point.attrs[key] for key in ("K", "parameters")}
+        def tabulate(point: xr.Dataset) -> "pl.DataFrame":
             rounds = [t for t in config.table_rounds if t in point["round"].values]
-            table = eigenvalues.table(point, rounds)
-            tables.append(_with_setting(table, setting | {"arrival_rate": rate}))
-            drawn.append(point)
-        figure = figures.draw_eigenvalues(drawn, title)
-        return StudyOutput({"": OutputTable(pl.concat(tables), title)}, {"": figure})
+            return quantities.tabulate_eigenvalues(point, rounds)
+
+        title, cells = config.title or config.name, _cells(points)
+        keys = ("K", "parameters", "arrival_rate")
+        figure = figures.draw_eigenvalues(cells, title)
+        return StudyOutput({"": OutputTable(_tabulate(cells, keys, tabulate), title)}, {"": figure})
 
 
 @dataclasses.dataclass(frozen=True)
 class Events(ProofStudy):
     """The events of the proofs, and the loss of a round, in every round of every run."""
 
-    code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.events",)
+    code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.quantities",)
 
     def validate(self, ready: PreparedPoint) -> None:
         """Reject points that cannot run, and policies for which the events are not defined."""
@@ -150,29 +151,26 @@ class Events(ProofStudy):
                 raise ValueError(f"policy {label} draws no samples of all it met: name ACQB")
 
     def measure_rate(
-        self, config: Config, fixed: tuple[Any, ...], slots: int, progress: Reporter
+        self, config: Config, fixed: Fixed, slots: int, progress: Reporter
     ) -> xr.Dataset:
         """Examine every round of every run."""
-        from reproduction.theory import events
+        from reproduction.theory import quantities
 
-        measured = events.measure(*fixed, slots, progress)
+        measured = quantities.measure_events(*fixed, capacity=slots, progress=progress)
         kappa, slackness = float(config.kappa), float(config.slackness)
         return measured.assign_attrs(kappa=kappa, slackness=slackness)
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return shares and means between the rounds of the table."""
-        import polars as pl
+        from reproduction.theory import quantities
 
-        from reproduction.theory import events
-
-        tables = []
-        for rate, point in _cells(points):
-            setting = {key: point.attrs[key] for key in ("K", "kappa")} | {"arrival_rate": rate}
+        def tabulate(point: xr.Dataset) -> "pl.DataFrame":
             last = int(point["round"].max())
             rounds = sorted({min(int(t), last) for t in config.table_rounds})
-            table = events.table(point, rounds, point.attrs["slackness"])
-            tables.append(_with_setting(table, setting))
-        return StudyOutput({"": OutputTable(pl.concat(tables), config.title or config.name)}, {})
+            return quantities.tabulate_events(point, rounds, point.attrs["slackness"])
+
+        table = _tabulate(_cells(points), ("K", "kappa", "arrival_rate"), tabulate)
+        return StudyOutput({"": OutputTable(table, config.title or config.name)}, {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +189,8 @@ class Switching(ProofStudy):
     def __post_init__(self) -> None:
         """Validate the block."""
         if type(self.block) is not int or self.block < 1:
-            raise ValueError(
-                f"kind.block={self.block} must be a whole number of rounds, at least 1"
-            )
+            wanted = "must be a whole number of rounds, at least 1"
+            raise ValueError(f"kind.block={self.block} {wanted}")
 
     def count_rounds(self, ready: PreparedPoint) -> int:
         """Return the rounds of all T + 1 processes, and of the policies alone."""
@@ -215,25 +212,22 @@ class Switching(ProofStudy):
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return how often each sentence fails, and the effect of a switch by its round."""
-        import polars as pl
-
         from reproduction.theory import figures, switching
 
-        title, rules, switches = config.title or config.name, [], []
-        for rate, point in _cells(points):
-            for label in point["policy"].values.tolist():
-                one = point.sel(policy=label)
-                setting = {"K": point.attrs["K"], "arrival_rate": rate, "policy": label}
-                setting["seeds"] = one.sizes["seed"]
-                rules.append(_with_setting(switching.tabulate_rules(one), setting))
-                by_switch = switching.average_by_switch(one, self.block)
-                switches.append(_with_setting(by_switch, setting))
-        whole = pl.concat(switches)
-        tables = {
-            "": OutputTable(pl.concat(rules), title),
-            "by_switch": OutputTable(whole, f"{title}: by_switch", printed=False),
-        }
-        return StudyOutput(tables, {"": figures.draw_switching(whole, title)})
+        title = config.title or config.name
+        cells = [
+            cell.sel(policy=label).assign_attrs(policy=label, seeds=cell.sizes["seed"])
+            for cell in _cells(points)
+            for label in cell["policy"].values.tolist()
+        ]
+        keys = ("K", "arrival_rate", "policy", "seeds")
+        rules = _tabulate(cells, keys, switching.tabulate_rules)
+        averages = _tabulate(
+            cells, keys, lambda cell: switching.average_by_switch(cell, self.block)
+        )
+        by_switch = OutputTable(averages, f"{title}: by_switch", printed=False)
+        figure = figures.draw_switching(averages, title)
+        return StudyOutput({"": OutputTable(rules, title), "by_switch": by_switch}, {"": figure})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,19 +246,16 @@ class Slopes(Sweep):
         """Validate the windows."""
         pairs = self.windows if isinstance(self.windows, list | tuple) else ()
         if not pairs or not all(map(_is_window, pairs)):
-            raise ValueError(
-                f"kind.windows={self.windows} must be a list of pairs of rounds, first < last"
-            )
+            wanted = "must be a list of pairs of rounds, first < last"
+            raise ValueError(f"kind.windows={self.windows} {wanted}")
 
     def validate(self, ready: PreparedPoint) -> SweepSpec:
         """Reject points that cannot run, and a window beyond the horizon."""
         spec = super().validate(ready)
         horizon, last = ready.point.config.horizon, max(pair[1] for pair in self.windows)
         if last > horizon:
-            raise ValueError(
-                f"kind.windows={self.windows} ends in round {last:,}: horizon={horizon:,} must "
-                "reach it"
-            )
+            ends = f"kind.windows={self.windows} ends in round {last:,}"
+            raise ValueError(f"{ends}: horizon={horizon:,} must reach it")
         return spec
 
     def select_rounds(self, config: Config, panels: int) -> None:
@@ -289,15 +280,23 @@ def _join_rates(by_rate: Sequence[xr.Dataset], config: Config) -> xr.Dataset:
     return xr.concat(by_rate, "arrival_rate").assign_coords(arrival_rate=list(config.arrival_rate))
 
 
-def _cells(points: Sequence[xr.Dataset]) -> Iterator[tuple[float, xr.Dataset]]:
-    """Yield each arrival rate of each point, with its measurements."""
-    for point in points:
-        for rate in point["arrival_rate"].values.tolist():
-            yield rate, point.sel(arrival_rate=rate).assign_attrs(arrival_rate=rate)
+def _cells(points: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Return each arrival rate of each point, with its rate among the attributes."""
+    return [
+        point.sel(arrival_rate=rate).assign_attrs(arrival_rate=rate)
+        for point in points
+        for rate in point["arrival_rate"].values.tolist()
+    ]
 
 
-def _with_setting(frame: "pl.DataFrame", setting: Mapping[str, Any]) -> "pl.DataFrame":
-    """Put the columns of a setting before the columns of a frame."""
+def _tabulate(
+    cells: Sequence[xr.Dataset], keys: Sequence[str],
+    tabulate: "Callable[[xr.Dataset], pl.DataFrame]",
+) -> "pl.DataFrame":  # fmt: skip
+    """Tabulate cells, with attributes of each in the first columns."""
     import polars as pl
 
-    return frame.select(*(pl.lit(value).alias(key) for key, value in setting.items()), pl.all())
+    return pl.concat(
+        tabulate(cell).select(*(pl.lit(cell.attrs[key]).alias(key) for key in keys), pl.all())
+        for cell in cells
+    )

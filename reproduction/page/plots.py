@@ -13,7 +13,9 @@ import polars as pl
 from bokeh import models as bk
 from bokeh.document import Document
 from bokeh.embed import components
+from bokeh.models.renderers import GlyphRenderer
 from bokeh.models.ui.icons import SVGIcon
+from bokeh.models.widgets import Toggle
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -120,7 +122,7 @@ def _draw_figure(made: Extract, models: dict[str, bk.Model]) -> Figure:
     there = set(curves["policy"].unique())
     chosen = {label for label in there if not drawn or label in drawn or label == OPTIMAL}
     labels = sort_policies(chosen if chosen - {OPTIMAL} else there)
-    by_label: dict[str, list[bk.GlyphRenderer]] = {label: [] for label in labels}
+    by_label: dict[str, list[GlyphRenderer]] = {label: [] for label in labels}
     panels: list[Panel] = []
     sizes, cells = _cells(made)
     for cell, setting in cells:
@@ -174,12 +176,14 @@ def _draw_panel(
         if not own.height:
             continue
         style, source = find_style(label), _source(own, find_style(label).name)
-        look = {"line_color": style.color, "line_width": 1.2 * style.width}
         if own["low"].null_count() == 0:
             shade = 0.15 if len(labels) <= FEW_LINES else 0.07
             band = bk.VArea(x="t", y1="l", y2="h", fill_color=style.color, fill_alpha=shade)
             by_label[label].append(plot.add_glyph(source, band))
-        line = bk.Line(x="t", y="m", line_dash=_dashes(style), **look)
+        line = bk.Line(
+            x="t", y="m", line_color=style.color, line_width=1.2 * style.width,
+            line_dash=_dashes(style),
+        )  # fmt: skip
         lines.append(plot.add_glyph(source, line, name=style.name))
         by_label[label].append(lines[-1])
         if style.marker:
@@ -213,7 +217,7 @@ def _source(own: pl.DataFrame, name: str = "") -> bk.ColumnDataSource:
     return bk.ColumnDataSource({"t": own["round"].to_list(), **data}, name=name)
 
 
-def _make_switch(label: str, renderers: Sequence[bk.GlyphRenderer]) -> bk.Toggle:
+def _make_switch(label: str, renderers: Sequence[GlyphRenderer]) -> Toggle:
     """Return a button that shows and hides a policy in all panels of its study."""
     style, middle = find_style(label), SWATCH // 2
     dashes, color = _dashes(style), escape(style.color)
@@ -230,7 +234,7 @@ def _make_switch(label: str, renderers: Sequence[bk.GlyphRenderer]) -> bk.Toggle
         f'stroke-width="{1.2 * style.width:.1f}" stroke-dasharray="{dashed}"/>{mark}</svg>'
     )
     icon = SVGIcon(svg=swatch, size=f"{SWATCH}px")
-    switch = bk.Toggle(label=style.name, active=True, icon=icon, margin=0, stylesheets=[BUTTON])
+    switch = Toggle(label=style.name, active=True, icon=icon, margin=0, stylesheets=[BUTTON])
     for renderer in renderers:
         switch.js_link("active", renderer, "visible")
     return switch

@@ -67,13 +67,11 @@ def compare_paired(made: Extract, asked: Arguments) -> Found:
     Arguments: policy, others, metrics, rounds (`last`, or those of the table), and, for claims
     about some settings alone, where (key -> value). The evidence counts leads of the mean, too.
     """
-    rows = add_interval(
-        made.paired.filter(
-            pl.col("policy").is_in(asked["others"]), pl.col("metric").is_in(asked["metrics"]),
-            pl.col("round").is_in(_rounds(made, asked)),
-            pl.col("point").is_in(_points(made, asked)), reference=asked["policy"],
-        )
-    ).filter(pl.col("low").is_not_null())  # fmt: skip
+    chosen = {"policy": asked["others"], "metric": asked["metrics"]}
+    chosen |= {"round": _rounds(made, asked), "point": _points(made, asked)}
+    conditions = [pl.col(column).is_in(values) for column, values in chosen.items()]
+    rows = add_interval(made.paired.filter(*conditions, reference=asked["policy"]))
+    rows = rows.filter(pl.col("low").is_not_null())
     known = add_metrics(made.notes.get("metrics", {}))
     more = pl.col("metric").is_in([name for name, one in known.items() if one.better == "more"])
     rows = rows.with_columns(
@@ -294,13 +292,9 @@ def _theorem_slope(row: Mapping[str, Any], dim: int) -> float:
 
 def _is_within(row: Mapping[str, Any], bound: str) -> bool:
     """Return whether an interval allows a bound: it does not lie beyond the bound."""
-    allowed = {
-        "at_most": row["low"] <= row["limit"],
-        "at_least": row["high"] >= row["limit"],
-        "below": row["high"] < row["limit"],
-        "equals": row["low"] == row["high"] == row["limit"],
-    }
-    return bool(allowed[bound])
+    low, high, limit = row["low"], row["high"], row["limit"]
+    allowed = {"at_most": low <= limit, "at_least": high >= limit, "below": high < limit}
+    return bool((allowed | {"equals": low == high == limit})[bound])
 
 
 def _compare_with_last(rows: Sequence[Mapping[str, Any]], wanted: float) -> list[bool]:
@@ -315,13 +309,11 @@ def _compare_with_last(rows: Sequence[Mapping[str, Any]], wanted: float) -> list
     verdicts = []
     for some in by_setting.values():
         *before, last = sorted(some, key=lambda row: row["where"]["round"])
-        distances = [
-            (0.0 if row["low"] <= wanted <= row["high"] else
-             min(abs(row[end] - wanted) for end in ("low", "high")))
-            for row in (*before[-1:], last)
-        ]  # fmt: skip
+        # Of the interval before, the least distance; of the last one, the largest.
+        distances = [max(row["low"] - wanted, wanted - row["high"], 0.0) for row in before[-1:]]
         farthest = max(abs(last[end] - wanted) for end in ("low", "high"))
-        verdicts.append(bool(distances[-1] == 0 or farthest < distances[0]))
+        there = last["low"] <= wanted <= last["high"]
+        verdicts.append(bool(there or farthest < sum(distances)))
     return verdicts
 
 

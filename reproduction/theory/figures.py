@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from cqbjax.figures.panels import VERBATIM, add_legend
 from cqbjax.results.names import find_style, sort_policies
 from cqbjax.results.summaries import mean_ci
-from reproduction.theory import eigenvalues, slopes
+from reproduction.theory import quantities, slopes
 
 WIDTH, HEIGHT = 10.0, 3.9
 NAMES = {"regret": "Cumulative regret", "queue_regret": "Queue-length regret"}
@@ -122,7 +122,7 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
     """Draw smallest eigenvalues against exploration rounds and against rounds, a row a point.
 
     Args:
-        points: of `eigenvalues.measure`, with attrs K, parameters and c1.
+        points: of `quantities.measure_eigenvalues`, with attrs K, parameters and c1.
         title: of the study.
     """
     title = f"{title}: mean over {points[0].sizes['seed']} seeds, band: 95% interval"
@@ -145,7 +145,7 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
         most = np.linspace(1, float(point["count"].mean("seed").max()), 200)
         words = "the lemma's σ₀² N / 2"
         handles += left.plot(most, sigma * most / 2, color="black", linestyle=":", label=words)
-        bound = eigenvalues.lemma_bound(rounds, sigma, own["arrival_rate"], own["c1"])
+        bound = quantities.lemma_bound(rounds, sigma, own["arrival_rate"], own["c1"])
         right.plot(rounds, bound, color="black", linestyle=":")
         left.set_title(f"K = {own['K']}, {own['parameters']} parameters", loc="left", **VERBATIM)
         left.set_xlabel("exploration rounds $N(t)$, mean over seeds")

@@ -134,10 +134,8 @@ def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.
             here = values.sel(round=slice(first + 1, last))
             rounds = here["round"].values
             if average_bins(rounds, rounds)[0].size < 2:
-                raise ValueError(
-                    f"kind.windows: too few rounds are recorded in {first} .. {last} for "
-                    "a slope; lower record_every or widen the window"
-                )
+                what = f"too few rounds are recorded in {first} .. {last} for a slope"
+                raise ValueError(f"kind.windows: {what}; lower record_every or widen the window")
             for label, by_seed in zip(here.policy.values.tolist(), here.values, strict=True):
                 estimate, low, high, lost = fit(rounds, by_seed)
                 rows.append(setting | {

@@ -32,12 +32,8 @@ from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import Capacity
 from cqbjax.engine.sweep import sweep
 from cqbjax.policies import OptimalPolicy
-from reproduction.theory.runs import (
-    mean_columns,
-    offered_rows,
-    simulate_seeds,
-    with_enough_slots,
-)
+from reproduction.theory import runs
+from reproduction.theory.runs import mean_columns, offered_rows
 
 # States that the proof reaches from each case: S_0 and S_1 where the optimal policy alone served a
 # query in round i; S_0, S_2 and S_3 where both or neither did.
@@ -102,9 +98,11 @@ def measure(
         rounds = len(seeds) * horizon * (horizon + 1)
         progress.expect(rounds)
         fixed = as_arrays(policy), as_arrays(source), arrival_rate, problem, seeds
-        queues = with_enough_slots(
-            capacity, horizon, lambda slots, fixed=fixed: run(*fixed, slots, progress)
-        )
+
+        def run_with(slots: int, fixed: tuple[Any, Any, Any, Any, Any] = fixed) -> SwitchingQueues:
+            return run(*fixed, capacity=slots, progress=progress)
+
+        queues = runs.with_enough_slots(capacity, horizon, run_with)
         progress.advance(rounds)
         queue = from_first_round(alone["queue_length"].sel(policy=label))
         each.append(count_failures(queues, queue, optimal).assign_coords(seed=seeds))
@@ -134,7 +132,7 @@ def run(
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    queues: SwitchingQueues = simulate_seeds(
+    queues: SwitchingQueues = runs.simulate_seeds(
         _run_path, (problem, capacity), policy, source, arrival_rate, seeds, "all processes",
         progress, batched=False,
     )  # fmt: skip
@@ -165,16 +163,14 @@ def _run_path(
         # The optimal policy has no state of its own and reads utilities, not features.
         following = own._replace(slot_features=None, state=())
         switched = jax.vmap(advance, (0, None))(all_, round_)
-        new = jax.tree.map(
-            lambda s, o: jnp.where((numbers < round_).reshape(-1, *(1,) * o.ndim), s, o),
-            switched, following,
-        )  # fmt: skip
+
+        def select(after: Array, before: Array) -> Array:
+            return jnp.where((numbers < round_).reshape(-1, *(1,) * before.ndim), after, before)
+
+        new = jax.tree.map(select, switched, following)
         departed = new.recorded["departures"] > all_.recorded["departures"]
-        records = (
-            new.length.astype(jnp.int16), departed, _states(new.queue, best),
-            jnp.where(decision.valid, most - served, 0.0),
-        )  # fmt: skip
-        return (own, new), records
+        gap = jnp.where(decision.valid, most - served, 0.0)
+        return (own, new), (new.length.astype(jnp.int16), departed, _states(new.queue, best), gap)
 
     own = simulate.start(policy, problem, instance, capacity)
     begun = simulate.start(optimal, problem, instance, capacity)._replace(slot_features=None)
@@ -182,10 +178,9 @@ def _run_path(
     rounds = jnp.arange(1, horizon + 1, dtype=jnp.int32)
     (_, last), (length, departed, state, gap) = jax.lax.scan(one, (own, everyone), rounds)
     empty = jnp.zeros((1, horizon + 1), jnp.int16)
-    return SwitchingQueues(
-        jnp.concatenate([empty, length]).T, departed.T,
-        jnp.concatenate([empty.astype(jnp.int8), state]).T, gap, jnp.max(last.overflow),
-    )  # fmt: skip
+    length = jnp.concatenate([empty, length]).T
+    state = jnp.concatenate([empty.astype(jnp.int8), state]).T
+    return SwitchingQueues(length, departed.T, state, gap, jnp.max(last.overflow))
 
 
 def _states(queue: Queue, best: Array) -> Array:
@@ -243,12 +238,11 @@ def count_failures(queues: SwitchingQueues, queue: np.ndarray, optimal: np.ndarr
     now, before = psi[:, :, :-1], later[None, :, :-1]
     length, state = queues.length[:, 1:], queues.state[:, 1:]
     emptied = np.maximum.accumulate(parted & (length == 0), axis=2)
+    total, other_empty = psi.sum(axis=1, dtype=np.int32), queues.length[:, :-1] == 0
     # Sentence -> where it applies, and where it would be wrong if it did.
     rules = {
         "psi(i, t) is -1, 0 or 1": (everywhere, np.abs(psi) > 1),
-        "the sum of psi(i, t) over i is Q(t) - Q*(t)": (
-            everywhere, psi.sum(axis=1, dtype=np.int32) != queue - optimal
-        ),
+        "the sum of psi(i, t) over i is Q(t) - Q*(t)": (everywhere, total != queue - optimal),
         "D(i, i) <= D(i-1, i)": (everywhere, against),
         "D(i, i) = 0, D(i-1, i) = 1: psi is 0 or 1": (parted, psi < 0),
         "D(i, i) = D(i-1, i): psi is -1 or 0": (agreed, psi > 0),
@@ -258,26 +252,20 @@ def count_failures(queues: SwitchingQueues, queue: np.ndarray, optimal: np.ndarr
         "D(i, i) = 0, D(i-1, i) = 1: S_0 or S_1": (parted, ~np.isin(state, AFTER_PARTING)),
         "D(i, i) = D(i-1, i): S_0, S_2 or S_3": (agreed, ~np.isin(state, AFTER_AGREEING)),
         "parted, and Q_i was empty since: psi is 0": (emptied, psi != 0),
-        "sketch: parted, Q_{i-1} empty: Q_i empty": (
-            parted & (queues.length[:, :-1] == 0), length != 0
-        ),
+        "sketch: parted, Q_{i-1} empty: Q_i empty": (parted & other_empty, length != 0),
     }  # fmt: skip
-    counts = [
-        [np.broadcast_to(each, wrong.shape).reshape(paths, -1).sum(axis=1, dtype=np.int64)
-         for each in (where, where & wrong)]
-        for where, wrong in rules.values()
-    ]  # fmt: skip
-    checked, failed = (np.stack(each, axis=1) for each in zip(*counts, strict=True))
-    return xr.Dataset(
-        {
-            "checked": (("seed", "rule"), checked),
-            "failed": (("seed", "rule"), failed),
-            "psi": (("seed", "switch"), psi[:, :, -1]),
-            "parted": (("seed", "switch"), split.astype(np.int8)),
-            "gap": (("seed", "switch"), queues.gap),
-        },
-        {"seed": np.arange(paths), "rule": list(rules), "switch": np.arange(1, horizon + 1)},
-    )
+
+    def count(of: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(of, wrong.shape).reshape(paths, -1).sum(axis=1, dtype=np.int64)
+
+    checked = [count(where, wrong) for where, wrong in rules.values()]
+    failed = [count(where & wrong, wrong) for where, wrong in rules.values()]
+    counts = {"checked": np.stack(checked, axis=1), "failed": np.stack(failed, axis=1)}
+    effects = {"psi": psi[:, :, -1], "parted": split.astype(np.int8), "gap": queues.gap}
+    data: dict[str, Any] = {name: (("seed", "rule"), each) for name, each in counts.items()}
+    data |= {name: (("seed", "switch"), each) for name, each in effects.items()}
+    coords = {"seed": np.arange(paths), "rule": list(rules), "switch": np.arange(1, horizon + 1)}
+    return xr.Dataset(data, coords)
 
 
 def tabulate_rules(paths: xr.Dataset) -> pl.DataFrame:
@@ -293,10 +281,9 @@ def tabulate_rules(paths: xr.Dataset) -> pl.DataFrame:
     checked, failed = (
         paths[name].transpose("seed", "rule").values for name in ("checked", "failed")
     )
-    return pl.DataFrame({
-        "rule": [str(rule) for rule in paths["rule"].values], "checked": checked.sum(axis=0),
-        "failed": failed.sum(axis=0), "paths_failed": (failed > 0).sum(axis=0),
-    })  # fmt: skip
+    columns = {"rule": [str(rule) for rule in paths["rule"].values], "checked": checked.sum(axis=0)}
+    failures = {"failed": failed.sum(axis=0), "paths_failed": (failed > 0).sum(axis=0)}
+    return pl.DataFrame(columns | failures)
 
 
 def average_by_switch(paths: xr.Dataset, block: int) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, keeps its schema, and invents nothing without a GPU."""
+"""Measurements, schema and rows of the benchmark, and its behaviour without a GPU."""
 
 import io
 import json
@@ -21,7 +21,6 @@ from benchmarks import (
     peers,
     processes,
     roofline,
-    round_parts,
     sections,
 )  # fmt: skip
 from benchmarks.measure import Case, Clock
@@ -62,7 +61,7 @@ MAY_BE_NONE = ("repeated", "cost", "cost_from", "cost_to", "measured")
 
 
 def tiny(**fields) -> Case:
-    """Return a case of one quick compilation: the yardstick of every sweep under ACQB's label."""
+    """Return a case of one quick compilation: the oracle of every sweep under ACQB's label."""
     settings = {"horizon": 20, "batch": 2, "chunks": 2} | fields
     return Case(NAME, {"acqb": OptimalPolicy()}, unit_vectors(5, 5, 30), **settings)
 
@@ -109,8 +108,8 @@ def test_every_section_has_its_columns_and_positive_numbers(report):
 def test_without_a_gpu_its_rows_stay_empty(report):
     assert jax.devices()[0].platform == "cpu"
     assert report["sections"]["device"] == [] and report["sections"]["study"] == []
-    said = [row["what"] for row in report["sections"]["targets"]]
-    assert not any("floor" in what or "study" in what for what in said)
+    lines = [row["what"] for row in report["sections"]["targets"]]
+    assert not any("floor" in what or "study" in what for what in lines)
 
 
 @pytest.mark.slow
@@ -233,15 +232,15 @@ def test_every_kind_and_every_recorder_has_its_cost():
 
 
 def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):
-    """However slow the machine grows: half as dear again, and as dear, at three repeats."""
+    """The machine slows down: costs of a half and of zero, at three repeats."""
     clock = iter([1.0, 1.5, 1.0, 1.0, 1.0] + [3.0, 6.0, 5.0, 6.0, 7.0] + [7.0, 12.0, 9.0, 9.0, 9.0])
     monkeypatch.setattr(costs, "_timer", lambda one, label, horizon: lambda: next(clock))
     monkeypatch.setattr(costs, "BATCH", 3)
     base = costs.list_rounds()[costs.ROUND]
-    dear, free = costs._measure("acqb", base, [base, base], 100, 3)
-    assert dear["cost"] == pytest.approx(0.5) and free["cost"] == pytest.approx(0.0)
-    assert dear["seconds_a_round_run"] == pytest.approx(6 / (100 * 3 * len(jax.devices())))
-    assert dear["cost_from"] == pytest.approx(0.5) and free["repeats"] == 3
+    slow, free = costs._measure("acqb", base, [base, base], 100, 3)
+    assert slow["cost"] == pytest.approx(0.5) and free["cost"] == pytest.approx(0.0)
+    assert slow["seconds_a_round_run"] == pytest.approx(6 / (100 * 3 * len(jax.devices())))
+    assert slow["cost_from"] == pytest.approx(0.5) and free["repeats"] == 3
 
 
 def test_costs_are_judged_of_an_acqb_round_alone():
@@ -250,9 +249,9 @@ def test_costs_are_judged_of_an_acqb_round_alone():
         row | {"what": "record=attempts"}, row | {"what": "queries=true"},
         row | {"what": "users=orbit"}, row | {"what": "record=score", "policy": "random"},
     ]}  # fmt: skip
-    said = {row["what"]: row["met"] for row in sections.compare(rows, {}, False, False)}
+    lines = {row["what"]: row["met"] for row in sections.compare(rows, {}, False, False)}
     judged = {
-        what: met for what, met in said.items() if what.startswith("cost of") and "T=" not in what
+        what: met for what, met in lines.items() if what.startswith("cost of") and "T=" not in what
     }
     assert judged == {
         "cost of record=attempts, share of an ACQB round": False,
@@ -295,9 +294,9 @@ def test_a_peer_and_ours_have_a_row_side_by_side(ours, monkeypatch):
 
 def test_a_peer_that_is_not_installed_is_left_out_with_what_brings_it(ours, monkeypatch):
     monkeypatch.setattr(peers, "PAIRS", [peers.PAIRS[0]._replace(package="nowhere")])
-    said = []
-    assert list(peers.rows(True, said.append)) == []
-    assert said == ['nowhere is not measured: install it by pip install -e ".[peers]"']
+    lines = []
+    assert list(peers.rows(True, lines.append)) == []
+    assert lines == ['nowhere is not measured: install it by pip install -e ".[peers]"']
 
 
 def test_a_peer_is_timed_by_the_median_without_the_first(monkeypatch):
@@ -309,17 +308,17 @@ def test_a_peer_is_timed_by_the_median_without_the_first(monkeypatch):
 
 
 def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
-    """What `Linear` keeps, too; and the answers are those that a user would have given."""
+    """`Linear` has the same estimates, and the answers are those of a user."""
     pytest.importorskip("coba")
     from coba import LinTSLearner, SequentialCB
 
     case = Case("", {}, Synthetic(), horizon=60)
-    world, learner = peers.Contexts(case), LinTSLearner(v=0.1, features=["ax"])
-    rounds = list(SequentialCB(record=["action", "reward"]).evaluate(world, learner))
+    environment, learner = peers.Contexts(case), LinTSLearner(v=0.1, features=["ax"])
+    rounds = list(SequentialCB(record=["action", "reward"]).evaluate(environment, learner))
     run = numpy_loop.record(Synthetic(), 1, 0.7, 60)
     came = run.instance.arrival_index
     contexts = run.instance.features[came]
-    np.testing.assert_allclose(world.contexts, contexts)
+    np.testing.assert_allclose(environment.contexts, contexts)
     taken = np.array([one["action"] for one in rounds]).argmax(axis=1)
     rewards = np.array([one["reward"] for one in rounds])
     chances = 1 / (1 + np.exp(-run.instance.utilities[came]))
@@ -396,22 +395,23 @@ def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
 
 def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
     """Of the words that a user would give; the bound is a ratio of what this run measured."""
-    given = []
+    commands = []
     monkeypatch.setattr(
-        processes, "time_command", lambda words, cache: given.append(words) or 100.0
+        processes, "time_command", lambda words, cache: commands.append(words) or 100.0
     )
     speeds = {"acqb": 400_000.0, "optimal": 1_000_000.0}
     cold, warm = processes.time_sweep(False, speeds, lambda words: 1.4)
     assert (cold["points"], cold["rounds"]) == (1000, 40_000_000)
     assert cold["rounds_alone"] == pytest.approx(50 + 20)
     scales = ",".join(f"{i / 10}" for i in range(1, 11))
-    assert given[0][:3] == ["run", "-m", f"alpha_scale={scales}"]
-    assert given[0][:-1] == given[1][:-1] and given[0][-1] != given[1][-1], "the second runs too"
+    assert commands[0][:3] == ["run", "-m", f"alpha_scale={scales}"]
+    assert commands[0][:-1] == commands[1][:-1]
+    assert commands[0][-1] != commands[1][-1], "the second runs too"
     rows = {"numpy": [], "growth": [], "compile": [], "sweep": [cold, warm]}
-    said = {row["what"]: row for row in sections.compare(rows, {}, False, False)}
-    whole = said["seconds of 1,000 points, cold"]
+    lines = {row["what"]: row for row in sections.compare(rows, {}, False, False)}
+    whole = lines["seconds of 1,000 points, cold"]
     assert whole["target"] == pytest.approx(1.3 * 70 + 30) and whole["met"]
-    assert said["seconds of composing and checking 1,000 points"]["met"]
+    assert lines["seconds of composing and checking 1,000 points"]["met"]
     (unknown, _) = processes.time_sweep(True, {"acqb": None}, lambda words: 1.4)
     assert unknown["rounds_alone"] is None and unknown["points"] == 8
 
@@ -419,8 +419,8 @@ def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_parts_add_up_and_the_whole_round_is_beside_them(report):
     *own, total, whole = report["sections"]["parts"]
-    assert [row["part"] for row in own] == [part.name for part in round_parts.PARTS]
-    assert (total["part"], whole["part"]) == (round_parts.SUM, round_parts.WHOLE)
+    assert [row["part"] for row in own] == [part.name for part in roofline.PARTS]
+    assert (total["part"], whole["part"]) == (roofline.SUM, roofline.WHOLE)
     for column in ("microseconds", "operations", "exponentials"):
         assert total[column] == pytest.approx(sum(row[column] for row in own), rel=0.01)
     assert {k: whole[k] for k in ("floor", "kB")} == {k: total[k] for k in ("floor", "kB")}
@@ -446,8 +446,9 @@ def test_a_floor_is_bytes_by_passes_over_what_a_stream_moves(monkeypatch):
     monkeypatch.setattr(roofline, "_mean_queue", lambda case: 2.0)
     streams = []
     monkeypatch.setattr(roofline, "stream", lambda *asked: streams.append(asked) or 1e7)
-    (told,) = roofline.rows(False, lambda what: None)
-    assert told["share_of_floor"] == pytest.approx(1e3 * told["floor_kb"] * 500 / 1e7, rel=0.05)
+    (row,) = roofline.rows(False, lambda what: None)
+    share = 1e3 * row["floor_kb"] * 500 / 1e7
+    assert row["share_of_floor"] == pytest.approx(share, rel=0.05)
     assert streams == [(2000, 1, roofline.MOVED)]
 
 

@@ -1,7 +1,7 @@
 """What the main programs do in a round on an H100, by the programs that XLA compiles for one.
 
 The compiler runs without a device (the `compile-for-gpu` extra). CI installs it for these tests
-alone and says so by CQBJAX_GPU_COMPILER; without it they are skipped with the reason.
+alone and announces it by CQBJAX_GPU_COMPILER; without it they are skipped with the reason.
 """
 
 import json
@@ -21,8 +21,8 @@ MB = 1_000_000
 class Most(NamedTuple):
     """What one round may be at most, and a turn of its loop over waiting queries if it has one.
 
-    `table` is what no kernel may write anew: the bytes that a run's page store takes at d = 5, a
-    server's image at d = 384.
+    `table` is the size that no kernel may write outside its place: the bytes of a run's page store
+    at d = 5, and of a server's image at d = 384.
     """
 
     kernels: int
@@ -39,7 +39,7 @@ LIMITS = {
     ("d=384 N=14 K=1", "acqb"): Most(47, 7.97 * MB, (4, 0.79 * MB), IMAGE),
     ("d=384 N=14 K=2", "acqb"): Most(75, 20.6 * MB, (8, 2.38 * MB), IMAGE),
 }
-# What `plan` reckons that a run takes, beside what the compiled program holds.
+# Relative difference of the planned bytes of a run and those of the compiled program.
 PLANNED = 0.1
 # Of all runs at once: products by NVIDIA's library; kernels of our own, by two jaxlibs' names.
 BATCHED = (
@@ -147,8 +147,8 @@ def test_every_fault_is_seen_in_a_compiled_program():
         programs[name] = faults(loop, Most(100, 1e9, None, 64 * 256 * 4), 1)
     assert list(programs) == ["plain", "copied", "one_by_one", "in_turns"]
     assert programs.pop("plain") == []
-    said = ("a table is copied", "custom-call", "loops within a round")
-    for (name, wrong), word in zip(programs.items(), said, strict=True):
+    expected = ("a table is copied", "custom-call", "loops within a round")
+    for (name, wrong), word in zip(programs.items(), expected, strict=True):
         assert any(word in one for one in wrong), (name, wrong)
 
 
@@ -223,15 +223,15 @@ def test_kernels_and_bytes_are_counted_as_what_they_touch():
     (inner,) = loop.loops
     assert inner.turns is None and loop.work == (3, 1204 + 804 + 864)
     assert loop.work_a_turn == (1, 8000) and inner.kernels[0].fresh == 4000
-    said = faults(loop, Most(2, 5000.0, (1, 7999.0), 1000), 1)
-    assert [one.split(":")[0] for one in said] == [
+    expected = faults(loop, Most(2, 5000.0, (1, 7999.0), 1000), 1)
+    assert [one.split(":")[0] for one in expected] == [
         "custom-call cusolver_syevd (f32[10,10]{1,0}, s8[64]{0})", "a table is copied", "kernels",
         "bytes a turn",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("operation", "said"),
+    ("operation", "expected"),
     [
         ("f32[100]{0:S(5)} copy(%v)", "copy  f32[100]{0:S(5)}"),
         ("(f32[100]{0}, token[]) infeed(%v)", "infeed  (f32[100]{0}, token[])"),
@@ -239,14 +239,14 @@ def test_kernels_and_bytes_are_counted_as_what_they_touch():
          "custom-call xla_ffi_python_gpu_callback f32[1]{0}"),
     ],
 )  # fmt: skip
-def test_what_goes_through_the_host_is_seen(operation, said):
+def test_what_goes_through_the_host_is_seen(operation, expected):
     most = Most(10, 1e6, (1, 1e6), 4001)
     line = (
         '  %f = (f32[10,10]{1,0}, s8[64]{0}) custom-call(%v), custom_call_target="cusolver_syevd"\n'
     )
     assert TEXT.count(line) == 1
     (loop,) = hlo.loops(TEXT.replace(line, f"  %f = {operation}\n"))
-    assert faults(loop, most, 1) == [said]
+    assert faults(loop, most, 1) == [expected]
     (loop,) = hlo.loops(TEXT.replace(line, ""))
     assert faults(loop, most, 1) == []
 
@@ -256,8 +256,8 @@ def test_without_the_compiler_the_command_says_so(monkeypatch, capsys):
 
     monkeypatch.setattr(compile_for_gpu, "_folder", lambda package, name: None)
     command.measure(command.ARGUMENTS.parse_args(["--compile-for", "h100"]))
-    said = capsys.readouterr()
-    assert "compile-for-gpu" in said.err and said.err.count("\n") == 1 and not said.out
+    printed = capsys.readouterr()
+    assert "compile-for-gpu" in printed.err and printed.err.count("\n") == 1 and not printed.out
     with pytest.raises(compile_for_gpu.MissingWheels, match="install the wheels"):
         compile_for_gpu.make_devices(compile_for_gpu.H100)
 

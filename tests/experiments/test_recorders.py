@@ -13,7 +13,7 @@ from cqbjax.figures.curves import draw_curves
 from cqbjax.results import stored_points
 from cqbjax.results.aggregate import aggregate_points
 from reproduction import extracts
-from reproduction.page import plots, tables
+from reproduction.page import build, plots
 
 MODULE = inspect.getsource(waiting)
 WORDS = (
@@ -62,7 +62,7 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     page = plots.draw([made])
     shown = [panel.shows for panel in page.figures["recorded"].panels]
     assert shown.count("Rounds waited") == 2 and '"rounds"' in page.script
-    assert tables.numbers({"recorded": made}).count("waited") >= 2
+    assert build.tabulate_numbers({"recorded": made}).count("waited") >= 2
 
     again = called("run", *WORDS)
     assert "4 of 4" in again.stdout or "2 of 2" in again.stdout, "stored: not run again"

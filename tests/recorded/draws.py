@@ -23,12 +23,14 @@ from tests import reference
 _jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 
 
-def record(case: Case) -> tuple[reference.World, reference.Draws]:
+def record(case: Case) -> tuple[reference.Workload, reference.Draws]:
     """Return what a run of this case and seed will meet and draw, in float64 NumPy arrays."""
     instance = instance_of(case)
     world, several = instance.workload, case.problem.max_arrivals > 1
-    arrival, choice, draws, ranks, lots, replacement = _draws(rng.run_key(case.seed), case.problem)
-    return reference.World(
+    arrival, choice, draws, ranks, tie_breaks, replacement = _draws(
+        rng.run_key(case.seed), case.problem
+    )
+    return reference.Workload(
         features=floats(world.contexts),
         utilities=floats(world.utilities),
         arrival_index=np.asarray(world.arrival_rows, np.int64),
@@ -41,7 +43,7 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
         normal=floats(draws.normal),
         query=floats(draws.query),
         assortment=np.asarray(ranks, np.int64),
-        lots=floats(lots),
+        tie_breaks=floats(tie_breaks),
         replacement=floats(replacement),
         beta=_beta(rng.run_key(case.seed)),
         kept=_kept(case, instance),

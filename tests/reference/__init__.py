@@ -6,7 +6,7 @@ compared with it decision for decision. Loops and enumeration: obvious, not fast
 
 from tests.reference.estimator import Estimator, minimise
 from tests.reference.policies import POLICIES, RETRIES, ROUTED
-from tests.reference.records import Draws, Floats, Settings, Trajectory, World
+from tests.reference.records import Draws, Floats, Settings, Trajectory, Workload
 from tests.reference.rounds import simulate
 from tests.reference.switching import switching_lengths
 from tests.reference.worlds import Played, Rules, simulate_world
@@ -22,7 +22,7 @@ __all__ = [
     "Played",
     "Settings",
     "Trajectory",
-    "World",
+    "Workload",
     "minimise",
     "simulate",
     "simulate_world",

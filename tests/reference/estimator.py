@@ -10,7 +10,7 @@ from tests.reference.records import (
     Floats,
     Integers,
     Settings,
-    World,
+    Workload,
     padded,
 )
 
@@ -18,7 +18,7 @@ from tests.reference.records import (
 class Estimator:
     """Keep the MLE, the design matrices and the confidence radii (Algorithms 1 and 2)."""
 
-    def __init__(self, world: World, settings: Settings) -> None:
+    def __init__(self, world: Workload, settings: Settings) -> None:
         """Start with theta = 0 and V = lambda0 I in every block."""
         self.settings = settings
         servers, dimension = world.utilities.shape[1], world.features.shape[-1]

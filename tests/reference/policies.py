@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.reference.choice import best_pair
 from tests.reference.estimator import Estimator
-from tests.reference.records import Assortment, Draws, Floats, Settings, Waiting, World
+from tests.reference.records import Assortment, Draws, Floats, Settings, Waiting, Workload
 from tests.reference.retries import Tally, answer, next_assortment, pick_query
 
 BASELINE_POLICIES = ("optimal", "random", "rand_rout", "rand_rout_fallback", "q_ucb", "q_ths")
@@ -43,7 +43,7 @@ def instead(servers: Assortment, down: np.ndarray, uniforms: Floats) -> Assortme
 class RoutedPolicy:
     """Act as a router trained beforehand, by its predictions of a row's utilities."""
 
-    def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
+    def __init__(self, label: str, world: Workload, draws: Draws, settings: Settings) -> None:
         """Start with nothing to recall."""
         self.retry, self.rule = ROUTED[label]
         self.world, self.draws, self.settings = world, draws, settings
@@ -64,7 +64,7 @@ class RoutedPolicy:
 class BaselinePolicy:
     """Act as optimal, random, rand_rout, Q-UCB or Q-ThS (appendix, "Baseline algorithms")."""
 
-    def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
+    def __init__(self, label: str, world: Workload, draws: Draws, settings: Settings) -> None:
         """Start with no server played."""
         self.label, self.world, self.draws, self.settings = label, world, draws, settings
         servers = world.utilities.shape[1]
@@ -83,8 +83,8 @@ class BaselinePolicy:
         lot = 0.0 if self.label.startswith("q_") else self.draws.query[t - 1]
         query = pick_query(rule, waiting, lot)
         if self.label == "rand_rout_fallback":
-            lots = self.draws.lots[t - 1]
-            return query, next_assortment(lots, query.shown, self.settings.K), False
+            tie_breaks = self.draws.tie_breaks[t - 1]
+            return query, next_assortment(tie_breaks, query.shown, self.settings.K), False
         probability = min(1.0, 3 * len(self.plays) * math.log(t) ** 2 / t)
         explored = self.label.startswith("q_") and bool(self.draws.explore[t - 1] < probability)
         if explored or not self.label.startswith("q_"):
@@ -112,7 +112,7 @@ class BaselinePolicy:
 class OptimisticPolicy:
     """Act as ACQB (Algorithms 1 and 2), CQB-eps, or a variant of ACQB in one of its parts."""
 
-    def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
+    def __init__(self, label: str, world: Workload, draws: Draws, settings: Settings) -> None:
         """Start with theta = 0 and the round-robin counter at 0."""
         self.label, self.world, self.draws, self.settings = label, world, draws, settings
         self.estimator, self.tally = Estimator(world, settings), Tally(world, settings)
@@ -175,7 +175,7 @@ class OptimisticPolicy:
 
 
 def make_policy(
-    label: str, world: World, draws: Draws, settings: Settings
+    label: str, world: Workload, draws: Draws, settings: Settings
 ) -> BaselinePolicy | RoutedPolicy | OptimisticPolicy:
     """Return the policy of a label, before its first round, or raise as `simulate` says."""
     if label not in POLICIES:

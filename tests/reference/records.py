@@ -21,7 +21,7 @@ def padded(servers: Assortment, size: int) -> Assortment:
 
 
 @dataclasses.dataclass(frozen=True)
-class World:
+class Workload:
     """Hold one run's instance."""
 
     features: Floats  # disjoint: [I, d] context of a row; shared: [I, N, d] feature of server j
@@ -49,7 +49,7 @@ class Draws:
     normal: Floats  # [T, M, B, d] standard normals
     query: Floats  # [T] uniform that picks a random waiting query
     assortment: Integers  # [T] rank in lexicographic order of a random assortment
-    lots: Floats  # [T, N] uniforms that order the servers of a random fallback
+    tie_breaks: Floats  # [T, N] uniforms that order the servers of a random fallback
     replacement: Floats  # [T, N] uniforms that order what replaces an assortment with one down
     # (t, a [N], b [N]) -> one Beta(a, b) draw a server [N], for Q-ThS in round t
     beta: Callable[[int, Floats, Floats], Floats] | None = None

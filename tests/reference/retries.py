@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.reference.choice import best_pair
-from tests.reference.records import Assortment, Floats, Settings, Waiting, World
+from tests.reference.records import Assortment, Floats, Settings, Waiting, Workload
 
 
 def pick_query(rule: str, waiting: list[Waiting], uniform: float) -> Waiting:
@@ -30,7 +30,7 @@ def next_assortment(utilities: Floats, shown: list[int], size: int) -> Assortmen
 class Tally:
     """Count what became of every row's attempts."""
 
-    def __init__(self, world: World, settings: Settings) -> None:
+    def __init__(self, world: Workload, settings: Settings) -> None:
         """Start at nothing."""
         known: dict[bytes, int] = {}
         by_embedding = settings.recall_by == "embedding"

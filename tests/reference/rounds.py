@@ -5,10 +5,10 @@ import numpy as np
 from tests.reference.choice import best_assortment, choose, departure_rate
 from tests.reference.estimator import Estimator
 from tests.reference.policies import OptimisticPolicy, make_policy
-from tests.reference.records import Draws, Settings, Trajectory, Waiting, World, padded
+from tests.reference.records import Draws, Settings, Trajectory, Waiting, Workload, padded
 
 
-def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Trajectory:
+def simulate(policy: str, world: Workload, draws: Draws, settings: Settings) -> Trajectory:
     """Play one policy for T rounds on recorded draws (section 2 and Algorithms 1 and 2).
 
     Raises:

@@ -3,11 +3,11 @@
 import numpy as np
 
 from tests.reference.choice import best_pair, choose
-from tests.reference.records import Draws, Integers, Settings, Trajectory, Waiting, World
+from tests.reference.records import Draws, Integers, Settings, Trajectory, Waiting, Workload
 
 
 def switching_lengths(
-    played: Trajectory, world: World, draws: Draws, settings: Settings
+    played: Trajectory, world: Workload, draws: Draws, settings: Settings
 ) -> tuple[Integers, Integers]:
     """Replay a policy's run up to round i, go on optimally, for every i.
 
@@ -40,7 +40,7 @@ def switching_lengths(
 
 
 def _optimal(
-    waiting: list[int], uniform: float, world: World, settings: Settings
+    waiting: list[int], uniform: float, world: Workload, settings: Settings
 ) -> tuple[int, bool]:
     """Return the query of the largest departure rate, and whether it leaves."""
     rows = [int(world.arrival_index[arrival - 1]) for arrival in waiting]

@@ -16,7 +16,7 @@ from tests.reference.records import (
     Integers,
     Settings,
     Waiting,
-    World,
+    Workload,
     padded,
 )
 
@@ -79,7 +79,7 @@ class Played:
 
 
 def simulate_world(
-    policy: str, world: World, draws: Sequence[Draws], settings: Settings, rules: Rules
+    policy: str, world: Workload, draws: Sequence[Draws], settings: Settings, rules: Rules
 ) -> Played:
     """Play one policy for T rounds on recorded draws, those of each place apart.
 
@@ -96,7 +96,7 @@ class _Run:
     """One run, a round at a time."""
 
     def __init__(
-        self, agent: Any, world: World, draws: Sequence[Draws], settings: Settings, rules: Rules
+        self, agent: Any, world: Workload, draws: Sequence[Draws], settings: Settings, rules: Rules
     ) -> None:
         """Start with nobody."""
         self.agent, self.world, self.draws = agent, world, draws

@@ -47,7 +47,7 @@ def test_the_sum_of_bonuses_is_that_of_lemma_34(dim, size):
     assert total > 0.3 * math.sqrt(2 * dim * rounds * math.log(1 + rounds * size / dim))
 
 
-def test_the_largest_of_gaussians_is_below_lemma_36s_bound_as_often_as_it_says():
+def test_the_largest_of_gaussians_is_below_lemma_36s_bound_as_often_as_stated():
     for count, delta in ((1, 0.3), (6, 0.1), (100, 0.05)):
         largest = np.abs(DRAWS.normal(size=(20_000, count))).max(axis=1)
         bound = math.sqrt(2 * math.log(2 * count)) + math.sqrt(2 * math.log(1 / delta))

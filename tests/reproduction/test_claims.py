@@ -1,4 +1,4 @@
-"""Claims: their list is whole and says where each stands, and verdicts follow from results."""
+"""Claims: the list is complete with places in the paper; verdicts follow from results."""
 
 import re
 
@@ -264,7 +264,7 @@ def test_cqb_eps_is_configured_with_the_horizon():
 
 
 def test_the_second_reading_agrees_as_often_as_the_page_says():
-    """Both are committed: a verdict that changes is a page that must say so."""
+    """Both are committed: a changed verdict needs a changed page."""
     mine = yaml.safe_load((claims.CLAIMS.parent / "second_reading.yaml").read_text())
     table = pl.read_csv(REPOSITORY / "results/tables/claims.csv", infer_schema_length=None)
     verdicts = dict(table.select("id", "verdict").rows())

@@ -1,4 +1,4 @@
-"""Ours beside the paper's: every number has its row, and verdicts err as often as they say."""
+"""Our numbers and the paper's: every number has a row, and verdicts err as often as stated."""
 
 import numpy as np
 import polars as pl
@@ -89,7 +89,7 @@ def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
 
 def test_no_number_on_made_up_content_is_judged():
     # In the words of `datasets.catalogue`, which tests/datasets holds it to.
-    made_up = SLICE | {"stand_in": "whatever is said of it", "provenance": "generated"}
+    made_up = SLICE | {"stand_in": "any description", "provenance": "generated"}
     made = study("sprout", (0.7,), horizon=5000, labels=("optimal", "acqb"), **made_up)
     rows = beside(sprout=made).filter(pl.col("ours").is_not_null(), statistic="gap_mean")
     assert rows.height and rows["inside"].is_null().all()

@@ -1,4 +1,4 @@
-"""From which round on the theorems say something: by hand, and as the page says."""
+"""The rounds from which the theorems are informative: by hand, and on the page."""
 
 import math
 import re
@@ -101,15 +101,15 @@ def test_the_printed_eigenvalue_is_too_small_for_what_it_is_used_for():
     """Proposition 13 and E_3 lack the square that Proposition 14 needs and tau's definition has."""
     t = bounds.first_round(SHARED)
     tau = bounds.bad_rounds(SHARED, t)
-    room = SHARED.slackness - 2 * SHARED.c1 / math.sqrt(tau + 1)
+    margin = SHARED.slackness - 2 * SHARED.c1 / math.sqrt(tau + 1)
     alpha, beta = bounds.radii(SHARED, t)
     bonus = alpha + 48 * beta
-    assert 0 < room < 1
+    assert 0 < margin < 1
     for power, enough in ((1, False), (2, True)):
-        eigenvalue = 4 * bonus**2 / room**power
-        assert (bonus / math.sqrt(eigenvalue) <= room / 2 * (1 + 1e-12)) == enough
-    # tau is made of the square: its leading part is c2 8 bonus^2 / (sigma_0^2 room^2).
-    explored = 8 * bonus**2 / (SHARED.sigma * room**2)
+        eigenvalue = 4 * bonus**2 / margin**power
+        assert (bonus / math.sqrt(eigenvalue) <= margin / 2 * (1 + 1e-12)) == enough
+    # tau is made of the square: its leading part is c2 8 bonus^2 / (sigma_0^2 margin^2).
+    explored = 8 * bonus**2 / (SHARED.sigma * margin**2)
     explored += (SHARED.dim + math.log(t)) / SHARED.sigma**2
     assert tau == pytest.approx((2 * explored / SHARED.arrival_rate) ** 2, rel=1e-6)
 

@@ -17,7 +17,7 @@ from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.testing.compiling import QUICKLY
-from reproduction.theory import eigenvalues
+from reproduction.theory import quantities
 
 HORIZON, EVERY, RATE = 60, 12, 0.45
 SOURCES = {
@@ -31,7 +31,7 @@ SOURCES = {
 def test_the_matrices_are_those_of_what_was_served(name):
     source, size = SOURCES[name], 2
     problem, policy = source.problem(size, HORIZON), as_arrays(EpsilonGreedy(epsilon=0.4))
-    measured = eigenvalues.measure(
+    measured = quantities.measure_eigenvalues(
         {"eps": policy}, as_arrays(source), RATE, problem, np.array([3]), EVERY, HORIZON
     )
     key = rng.run_key(3)
@@ -70,11 +70,11 @@ def easier(policy, seeds):
     def one(seed):
         key = rng.run_key(seed)
         made, _ = simulate.run_rounds(key, policy, source, RATE, problem, 200, states=False)
-        world = simulate.draw_instance(key, source, jnp.asarray(RATE), problem).workload
-        best = world.utilities.max(axis=1)
+        workload = simulate.draw_instance(key, source, jnp.asarray(RATE), problem).workload
+        best = workload.utilities.max(axis=1)
         explored = made.explored & made.valid
-        apart = (best[made.row] - best.mean()) / best.std()
-        return (apart * explored).sum() / jnp.maximum(explored.sum(), 1), explored.sum()
+        ease = (best[made.row] - best.mean()) / best.std()
+        return (ease * explored).sum() / jnp.maximum(explored.sum(), 1), explored.sum()
 
     return jax.vmap(one)(seeds)
 
@@ -87,9 +87,9 @@ def test_exploration_on_arrivals_is_of_what_arrives_and_of_the_oldest_is_not(as_
         "arrivals": {},
         "oldest": {"exploration": "independent", "explore_query": "oldest"},
     }.items():
-        apart, count = map(np.asarray, easier(as_arrays(Acqb(**words)), jnp.arange(100)))
+        ease, count = map(np.asarray, easier(as_arrays(Acqb(**words)), jnp.arange(100)))
         assert count.sum() > 1000
-        means[name] = apart.mean() / (apart.std(ddof=1) / np.sqrt(len(apart)))
+        means[name] = ease.mean() / (ease.std(ddof=1) / np.sqrt(len(ease)))
     assert abs(means["arrivals"]) < 5
     assert means["oldest"] < -5  # harder: the easy ones have left
 
@@ -99,11 +99,11 @@ def test_a_queue_without_room_is_named():
     source = SOURCES["disjoint"]
     fixed = {"eps": as_arrays(EpsilonGreedy())}, as_arrays(source), RATE, source.problem(1, HORIZON)
     with pytest.raises(QueueOverflow, match="capacity=1 overflowed in round"):
-        eigenvalues.measure(*fixed, np.arange(4), EVERY, 1)
+        quantities.measure_eigenvalues(*fixed, np.arange(4), EVERY, 1)
 
 
 def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
-    bound = eigenvalues.lemma_bound(np.array([1.0, 4.0, 9.0, 900.0]), 0.4, 0.5, 3.0)
+    bound = quantities.lemma_bound(np.array([1.0, 4.0, 9.0, 900.0]), 0.4, 0.5, 3.0)
     np.testing.assert_allclose(bound, 0.4 * 0.5 * np.array([1, 4, 9, 90]) / 4)
 
 

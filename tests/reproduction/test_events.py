@@ -9,7 +9,7 @@ from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import as_arrays
 from cqbjax.policies import Acqb
-from reproduction.theory import events
+from reproduction.theory import quantities
 
 HORIZON, RATE = 50, 0.4
 SOURCE = sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared")
@@ -30,7 +30,7 @@ def best(utilities, size):
 def test_every_round_is_as_by_hand(size, kappa):
     policy = as_arrays(Acqb(kappa=kappa))
     problem = SOURCE.problem(size, HORIZON)
-    made = events.measure(
+    made = quantities.measure_events(
         {"acqb": policy}, as_arrays(SOURCE), RATE, problem, np.array([3]), HORIZON
     ).sel(policy="acqb", seed=3)  # fmt: skip
     key = rng.run_key(3)
@@ -58,9 +58,9 @@ def test_every_round_is_as_by_hand(size, kappa):
             assert float(now["bound"]) == pytest.approx((alpha + 48 * beta) / least**0.5, rel=1e-3)
             # W is one of many roots of V^-1: the simulator's own, not Cholesky's.
             if t > 1:
-                kept = np.asarray(run.state.belief.posterior.root[t - 2, 0], float)
-                np.testing.assert_allclose(kept.T @ kept, root @ root.T, atol=1e-4)
-                drawn = theta + alpha * normal @ kept
+                stored = np.asarray(run.state.belief.posterior.root[t - 2, 0], float)
+                np.testing.assert_allclose(stored.T @ stored, root @ root.T, atol=1e-4)
+                drawn = theta + alpha * normal @ stored
             rows = [row for row, _ in waiting]
             sampled = np.stack([(contexts[row] @ drawn.T).max(axis=1) for row in rows])
             pairs = [best(one, size) for one in sampled]
@@ -73,8 +73,8 @@ def test_every_round_is_as_by_hand(size, kappa):
             wide = np.sqrt(
                 np.einsum("rni,ij,rnj->rn", contexts[rows], root @ root.T, contexts[rows])
             )
-            room = sampled - contexts[rows] @ theta - beta * wide
-            assert bool(now["near"]) == bool((room <= 1e-4).all())
+            excess = sampled - contexts[rows] @ theta - beta * wide
+            assert bool(now["near"]) == bool((excess <= 1e-4).all())
         if run.valid[t - 1]:
             shown = contexts[run.row[t - 1]][np.asarray(run.servers[t - 1])]
             gram, count = gram + shown.T @ shown, count + 1
@@ -100,7 +100,7 @@ def test_the_study_runs_from_the_command_line(tmp_path):
 
 @pytest.mark.slow
 def test_what_the_events_are_not_defined_for_is_refused():
-    told = refused(["experiment=theory_events", "parameters=disjoint", "dry_run=true"])
-    assert "parameters=disjoint must be shared" in told
-    told = refused(["experiment=theory_events", "policy=[acqb_ucb]", "dry_run=true"])
-    assert "policy acqb_ucb draws no samples" in told
+    message = refused(["experiment=theory_events", "parameters=disjoint", "dry_run=true"])
+    assert "parameters=disjoint must be shared" in message
+    message = refused(["experiment=theory_events", "policy=[acqb_ucb]", "dry_run=true"])
+    assert "policy acqb_ucb draws no samples" in message

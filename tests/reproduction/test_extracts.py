@@ -1,4 +1,4 @@
-"""Extracts: what is kept of a study is what its arrays say."""
+"""Extracts: the numbers of an extract are those of the study's arrays."""
 
 from pathlib import Path
 
@@ -41,9 +41,9 @@ def test_numbers_and_paired_differences_are_those_of_the_arrays():
         assert rate["mean"] == pytest.approx(float(at.departures.sel(policy="cqb_eps").mean()) / t)
         for label in REFERENCES:
             other = (at.queue_length - at.optimal_queue_length).sel(policy=label).values
-            (apart,) = one.paired.filter(metric="gap", reference=label, **here).to_dicts()
-            assert apart["mean"] == pytest.approx((other - gap).mean())
-            assert apart["sd"] == pytest.approx((other - gap).std(ddof=1))
+            (difference,) = one.paired.filter(metric="gap", reference=label, **here).to_dicts()
+            assert difference["mean"] == pytest.approx((other - gap).mean())
+            assert difference["sd"] == pytest.approx((other - gap).std(ddof=1))
 
 
 def test_the_rounds_of_a_table_are_those_that_every_point_reaches():
@@ -71,8 +71,8 @@ def test_curves_are_thinned_rounded_and_end_where_the_run_does():
     one = curves.filter(point=1, arrival_rate=0.7, policy="acqb", metric="regret").sort("round")
     assert one.height == extracts.MOST_ROUNDS and one["round"][-1] == 400
     exact = stored(K=2).point.regret.sel(policy="acqb", arrival_rate=0.7).mean("seed")
-    kept = exact.sel(round=one["round"].to_numpy()).values
-    np.testing.assert_allclose(one["mean"].to_numpy(), kept, rtol=5 * 10.0**-extracts.DIGITS)
+    thinned = exact.sel(round=one["round"].to_numpy()).values
+    np.testing.assert_allclose(one["mean"].to_numpy(), thinned, rtol=5 * 10.0**-extracts.DIGITS)
     length = made(queue="length").curves.filter(metric="queue_length")
     assert "optimal" in length["policy"].unique()
 
@@ -98,8 +98,8 @@ def test_an_extract_is_read_back_as_it_was_written(tmp_path):
 
 def test_no_folder_of_the_machine_is_kept(tmp_path):
     extracts.write(made(), tmp_path)
-    said = (tmp_path / extracts.NOTES).read_text()
-    assert "somebody" not in said and '"num_seeds": 12' in said
+    text = (tmp_path / extracts.NOTES).read_text()
+    assert "somebody" not in text and '"num_seeds": 12' in text
 
 
 def test_a_study_without_a_policy_to_compare_with_has_no_pairs(tmp_path):

@@ -23,7 +23,7 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 from cqbjax.results.points import StoredPoint  # noqa: E402
 from reproduction import extracts  # noqa: E402
-from reproduction.page import build, tables  # noqa: E402
+from reproduction.page import build  # noqa: E402
 from reproduction.paper import catalogue, claims, comparison  # noqa: E402
 
 pytestmark = pytest.mark.slow  # a browser starts for them
@@ -171,10 +171,10 @@ def test_data_that_stand_in_are_marked_in_every_figure_and_row(page):
     for name, caption in figures:
         assert ("stand-in" in caption) == (name == "routerbench")
     made = studies()["routerbench"]
-    rows = made.numbers.filter(pl.col("metric").is_in(list(tables.SHOWN))).height
+    rows = made.numbers.filter(pl.col("metric").is_in(list(build.SHOWN))).height
     scripts = unpacked(text)
     listed = scripts.partition('querySelectorAll("#numbers')[2].partition("#ran")[0]
-    assert listed.count(tables.MARK) >= rows > 0
+    assert listed.count(build.MARK) >= rows > 0
 
 
 def test_nothing_is_asked_of_a_network_and_nothing_fails(browser):
@@ -185,8 +185,8 @@ def test_nothing_is_asked_of_a_network_and_nothing_fails(browser):
         if event["method"] == "Network.requestWillBeSent"
     ]
     assert asked and all(url.startswith(("file:", "data:", "blob:")) for url in asked)
-    said = [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"]
-    assert not said
+    visible = [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"]
+    assert not visible
 
 
 def test_every_figure_is_drawn(browser):
@@ -235,13 +235,13 @@ def test_a_line_tells_its_values_where_the_pointer_is(browser):
             "Input.dispatchMouseEvent",
             {"type": "mouseMoved", "x": point["x"] + offset, "y": point["y"]},
         )
-    said = until(
+    visible = until(
         browser,
         "return deep(document, '.bk-tooltip-content, .bk-Tooltip').map((one) => one.innerText"
         " + (one.shadowRoot ? one.shadowRoot.textContent : '')).find((text) => text.trim());",
     )
-    assert "ACQB" in said and "95% interval" in said
-    assert f"{point['mean']:.2f}" in said and f"{point['round']:,.0f}" in said
+    assert "ACQB" in visible and "95% interval" in visible
+    assert f"{point['mean']:.2f}" in visible and f"{point['round']:,.0f}" in visible
 
 
 def switch(browser, study, name):

@@ -81,9 +81,9 @@ def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
     assert printed.match_datasets([ds]) == {}
     assert printed.match_datasets([ds.assign_attrs(source="RouterBench")]) == {}
     assert printed.add_columns(table, {}).columns == table.columns
-    told = printed.add_columns(table, datasets={"RouterBench slice": "RouterBench"})
-    assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
-    assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
+    extended = printed.add_columns(table, datasets={"RouterBench slice": "RouterBench"})
+    assert extended["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
+    assert extended["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
     real = ds.assign_attrs(source="RouterBench", stand_in="", provenance="paper")
     assert printed.match_datasets([real]) == {"RouterBench": "RouterBench"}
 

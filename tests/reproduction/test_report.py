@@ -1,4 +1,4 @@
-"""The report's command: what is missing is said and run, extracts stand in for arrays."""
+"""The report's command: missing studies are listed and run, extracts replace arrays."""
 
 import shutil
 import subprocess
@@ -33,7 +33,7 @@ def asked(root, *names, **keys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--missing", "huge"], "error: argument --missing: invalid choice: 'huge' (choose from"),
         (["--seeds", "3"], "error: unrecognized arguments: --seeds"),
@@ -42,10 +42,10 @@ def asked(root, *names, **keys):
         (["nowhere"], "error: nowhere: no such folder of results; report FOLDER"),
     ],
 )
-def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
+def test_wrong_words_are_a_sentence(words, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     message = refused(words, "reproduction.report")
-    assert message.startswith(said) and len(message.splitlines()) == 1
+    assert message.startswith(expected) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -53,8 +53,8 @@ def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
 def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path):
     stored(tmp_path)
     report.report(asked(tmp_path))
-    page, kept = tmp_path / "report" / "index.html", tmp_path / "report" / "extracts"
-    assert {path.name for path in kept.iterdir()} == {"synthetic"}
+    page, extracted = tmp_path / "report" / "index.html", tmp_path / "report" / "extracts"
+    assert {path.name for path in extracted.iterdir()} == {"synthetic"}
     written = {path.name for path in (tmp_path / "tables").iterdir()}
     assert {"paper.csv", "paper_counts.md", "claims.csv", "synthetic.csv"} <= written
     first = (tmp_path / "tables" / "claims.csv").read_text()
@@ -108,9 +108,9 @@ def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, caps
     with pytest.raises(SystemExit) as stopped:
         report.report(asked(tmp_path))
     assert stopped.value.code == report.SOME_LEFT_OUT
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith(f"ablation_load left out: no result under {empty}")
-    assert said[1].startswith(f"ablation_servers left out: {torn} is torn") and len(said) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0].startswith(f"ablation_load left out: no result under {empty}")
+    assert printed[1].startswith(f"ablation_servers left out: {torn} is torn") and len(printed) == 2
     tables = tmp_path / "tables"
     assert (tables / "ablation_phase_rule.csv").is_file()
     assert not (tables / "ablation_servers.csv").exists()
@@ -125,8 +125,8 @@ def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
     with pytest.raises(SystemExit) as stopped:
         report.report(asked(tmp_path))
     assert stopped.value.code == report.SOME_LEFT_OUT
-    said = capsys.readouterr().err
-    assert said == "no page: no_such_library not installed; pip install 'cqbjax[report]'\n"
+    printed = capsys.readouterr().err
+    assert printed == "no page: no_such_library not installed; pip install 'cqbjax[report]'\n"
     assert (tmp_path / "tables" / "claims.csv").is_file()
     assert not (tmp_path / "report" / "index.html").exists()
 
@@ -151,16 +151,16 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
         calls.append(command)
         print("ran", command[2])
         failed = "experiment=sprout" in command
-        said = "50 of 60\nerror: sprout is not prepared\n" if failed else ""
-        return subprocess.CompletedProcess(command, 2 if failed else 0, stderr=said)
+        printed = "50 of 60\nerror: sprout is not prepared\n" if failed else ""
+        return subprocess.CompletedProcess(command, 2 if failed else 0, stderr=printed)
 
     monkeypatch.setattr(subprocess, "run", fake)
     words = asked(tmp_path, "synthetic", "sprout", missing="smoke", data_dir="data")
     lost = report.run_missing(words, make_console())
     assert lost == {"sprout": "sprout is not prepared"}
-    said = capsys.readouterr().out
-    assert said.index("2 studies are missing: about ") < said.index("[1/2] synthetic")
-    assert "sprout left out: sprout is not prepared" in said
+    printed = capsys.readouterr().out
+    assert printed.index("2 studies are missing: about ") < printed.index("[1/2] synthetic")
+    assert "sprout left out: sprout is not prepared" in printed
     assert calls[0][0] == sys.executable and "experiment=synthetic" in calls[0]
     assert {"num_seeds=2", "horizon=40", f"results_dir='{tmp_path}'"} <= set(calls[0])
     assert "data_dir='data'" in calls[0] and "cache_dir='data'" not in calls[0]

@@ -41,11 +41,11 @@ def ours(case: Case, label: str, capacity: int = HORIZON) -> switching.Switching
 
 
 def theirs(case: Case, label: str, spoil=None) -> tuple[np.ndarray, np.ndarray]:
-    world, draws = recorded.record(case)
-    played = reference.simulate(label, world, draws, case.settings())
+    instance, draws = recorded.record(case)
+    played = reference.simulate(label, instance, draws, case.settings())
     if spoil is not None:
         draws = spoil(draws)
-    return reference.switching_lengths(played, world, draws, case.settings())
+    return reference.switching_lengths(played, instance, draws, case.settings())
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_what_a_switch_leaves_behind_adds_up_to_the_gap_at_the_end():
 
 @pytest.mark.slow
 def test_the_gap_of_a_round_is_the_chance_that_two_processes_part(as_in_a_study):
-    """Over many rounds and paths the partings are as many as the gaps say, to five errors."""
+    """Over many rounds and paths the gaps predict the partings, to five standard errors."""
     problem = SOURCE.problem(1, 40)
     policy = as_arrays(Acqb(alpha_scale=1.0))
     made = switching.run(policy, as_arrays(SOURCE), 0.45, problem, np.arange(200), 40)

@@ -54,13 +54,12 @@ def test_it_has_a_panel_of_its_own_in_the_figure():
 
 def test_it_is_on_the_page_under_its_own_name():
     pytest.importorskip("bokeh")
-    from reproduction.page import plots
-    from reproduction.page import tables as page_tables
+    from reproduction.page import build, plots
 
     made = extract()
     (drawn,) = plots.draw([made]).figures.values()
     assert [panel.shows for panel in drawn.panels][2] == WORDS["long_name"]
-    assert page_tables.numbers({"synthetic": made}).count("answered") >= 2
+    assert build.tabulate_numbers({"synthetic": made}).count("answered") >= 2
 
 
 def test_a_claim_knows_which_direction_is_better():

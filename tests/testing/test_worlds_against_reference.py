@@ -167,11 +167,11 @@ def draws_of(case, plain):
     """Return the draws of each place."""
     choice = floats(instance_of(case).choice_uniforms).reshape(HORIZON, -1)
     for place in range(case.problem.channels):
-        draws, ranks, lots, others = place_draws(rng.run_key(case.seed), place, case.problem)
+        draws, ranks, tie_breaks, others = place_draws(rng.run_key(case.seed), place, case.problem)
         yield dataclasses.replace(
             plain, choice=choice[:, place], explore=floats(draws.explore),
             normal=floats(draws.normal), query=floats(draws.query),
-            assortment=np.asarray(ranks, np.int64), lots=floats(lots),
+            assortment=np.asarray(ranks, np.int64), tie_breaks=floats(tie_breaks),
             replacement=floats(others),
         )  # fmt: skip
 
