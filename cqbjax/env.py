@@ -237,9 +237,10 @@ def play(env: Env, policy: Policy, key: Array) -> StepInfo:
         raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
     observation, state = env.reset(key)
 
-    def play_round(carried: Any, _: None) -> tuple[Any, StepInfo]:
-        observation, state, learnt = carried
-        observation = env.with_problem(observation)
+    def play_round(carried: Any, unused: None) -> tuple[Any, StepInfo]:
+        del unused
+        seen, state, learnt = carried
+        observation = env.with_problem(seen)
         action = policy.select(rng.round_key(key, observation.round), learnt, observation)
         following, state, _, _, info = env.step(key, state, action)
         learnt = policy.update(learnt, observation, info.action, info.feedback)

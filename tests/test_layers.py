@@ -75,7 +75,7 @@ def test_configurations_of_the_package_name_nothing_beside_it():
     assert {target.split(".")[0] for target in targets} == {"cqbjax", "hydra_plugins"}
 
 
-RUNS = ["core/simulate.py", "core/attempts.py", "testing/contract/decisions.py"]
+RUNS = ["core/simulate.py", "core/attempts.py", "testing/policies.py"]
 RUNS += [f"engine/{path.name}" for path in sorted((ROOT / "cqbjax" / "engine").glob("*.py"))]
 
 

@@ -19,9 +19,8 @@ from cqbjax.experiments import display, loop, shards
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import ResultIndex
-from cqbjax.testing import check_fair, check_policy
-from cqbjax.testing.contract import PROBLEM
-from cqbjax.testing.contract.fair import SINGLE
+from cqbjax.testing import PROBLEM, check_fairness, check_policy
+from cqbjax.testing.fairness import SINGLE
 
 
 def enter(request: Request, composer: Composer) -> bool:
@@ -72,7 +71,7 @@ def _validate(contestant: Contestant, composer: Composer) -> None:
     for problem in (SINGLE, PROBLEM):
         if policy_error(policy, problem) is None:
             check_policy(policy, problem, uncompiled=False)
-    check_fair(policy)
+    check_fairness(policy)
 
 
 def _prepare_entries(

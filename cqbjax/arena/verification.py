@@ -27,7 +27,7 @@ from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import store as results
 from cqbjax.results import tables
-from cqbjax.testing.contract.fair import Masked, mask_of, reordered
+from cqbjax.testing.fairness import MaskedKeys, permute_servers, run_mask
 
 # Seeds that run again, and seeds on which a policy runs anonymised.
 REPEATED, ANONYMISED = 2, 10
@@ -182,9 +182,9 @@ def _run_anonymised(
     # A rotation, so that every LLM of several gets another number.
     places = 1 + rng.integers(max(1, number - 1))
     order = tuple(int(one) for one in np.roll(np.arange(number), places))
-    masked = Masked(policy=policy, mask=mask_of(int(rng.integers(2**20))))
+    masked = MaskedKeys(policy=policy, mask=run_mask(int(rng.integers(2**20))))
     run = build_spec(
-        {sample.label: masked}, reordered(source, order), config.arrival_rate, seeds.tolist(),
+        {sample.label: masked}, permute_servers(source, order), config.arrival_rate, seeds.tolist(),
         config.horizon, config.K, config.record_every, config.capacity,
     )  # fmt: skip
     own = pl.col("policy") == sample.label, pl.col("task") == sample.task

@@ -13,7 +13,7 @@ from cqbjax.cli import _command, _compose, _instantiate
 from cqbjax.core.pytree import check_numbers
 from cqbjax.experiments import grid, study_types, validation
 from cqbjax.sources import Synthetic
-from cqbjax.testing.contract import fair
+from cqbjax.testing import fairness
 
 SMALL = ("num_seeds=2", "horizon=40")
 
@@ -196,7 +196,7 @@ KINDS_OF_WORLD = [getattr(dynamics, name) for name in dynamics.__all__ if name[0
 
 def test_a_field_of_several_numbers_holds_them():
     check_numbers(dynamics.Outages(servers=[0, 2]))
-    check_numbers(fair.reordered(Synthetic(), (1, 2, 0)))
+    check_numbers(fairness.permute_servers(Synthetic(), (1, 2, 0)))
     with pytest.raises(ValueError, match="^servers=True must be a list of numbers"):
         check_numbers(dynamics.Outages(servers=True))
 

@@ -23,7 +23,7 @@ from cqbjax.dynamics import (
     ServiceChannels,
     ServiceTimes,
 )
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 
 ROUNDS, SLOTS, NAN = 8, 8, np.nan
 # A choice among such utilities is certain in float32.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cqbjax.core import linalg, platforms
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
 PLATFORMS = {"cpu": platforms.CPU, "gpu": platforms.GPU._replace(barriers=True)}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from pages import REPOSITORY
 
-from cqbjax.testing import check_fair, check_policy
-from cqbjax.testing.contract.fair import SINGLE
+from cqbjax.testing import check_fairness, check_policy
+from cqbjax.testing.fairness import SINGLE
 
 EXAMPLES = REPOSITORY / "docs" / "examples"
 LIST = (EXAMPLES / "README.md").read_text()
@@ -68,4 +68,4 @@ def test_a_scheduler_is_trained_and_may_enter_the_arena(tmp_path, monkeypatch):
     policy = example.Scheduler()
     assert policy.first.shape == (example.INPUTS, example.HIDDEN)
     check_policy(policy, SINGLE, uncompiled=False)
-    check_fair(policy)
+    check_fairness(policy)

@@ -15,7 +15,7 @@ from cqbjax.estimation import (
     table_history,
 )
 from cqbjax.estimation.belief import Interaction
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 
 
 def test_second_derivatives_are_those_of_the_own_servers_probability(x64):

@@ -23,7 +23,7 @@ from cqbjax.estimation import (
     whitened_kernel,
 )
 from cqbjax.estimation.belief import Interaction
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 
 LAMBDA0, ROUNDS, SERVERS, DIM, TABLE, PAGE = 0.7, 18, 3, 2, 7, 4
 # Kernels written for a GPU are carried out by JAX.

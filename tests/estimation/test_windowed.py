@@ -8,7 +8,7 @@ import numpy as np
 
 from cqbjax.estimation import WindowedBelief, WindowedBeliefState, choose_belief
 from cqbjax.estimation.belief import Interaction
-from cqbjax.testing.contract import PROBLEM
+from cqbjax.testing import PROBLEM
 
 ATTEMPTS, WINDOW = 40, 6
 

@@ -20,7 +20,7 @@ from cqbjax.logs.replay import DIM, ReplaySource, make_replay
 from cqbjax.logs.schedules import RankedSchedule, make_schedule, true_satisfaction
 from cqbjax.logs.shards import LogError
 from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
-from cqbjax.testing.contract import check_source
+from cqbjax.testing import check_source
 from tests.reference import scenarios
 
 CHAINS, ROUNDS, LONGEST, RATE = 5, 12, 4, 0.5

@@ -13,7 +13,7 @@ from cqbjax.core.types import Observation, Problem, Queue
 from cqbjax.estimation import WindowedBeliefState
 from cqbjax.policies import Acqb
 from cqbjax.policies.acqb import AcqbState
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 
 ROUND, ATTEMPTS, TAU = 9, 3, 12
 KEY = rng.round_key(rng.run_key(1), ROUND)

@@ -11,7 +11,7 @@ from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 from cqbjax.policies import QueueingBandit, context_free_bandits
 from cqbjax.policies.context_free_bandits import PlayCounts
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 
 PROBLEM = Problem(4, 1, 2, 5, 9, "disjoint", True)
 PLAYED, ACCEPTED = np.array([40.0, 30.0, 20.0, 10.0]), np.array([20.0, 21.0, 11.0, 2.0])

@@ -17,7 +17,7 @@ from cqbjax.policies.assortments import (
     draw_replacement_priorities,
     replace_unavailable,
 )
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 from tests.reference.policies import instead as plainly
 
 

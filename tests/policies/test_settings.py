@@ -28,8 +28,8 @@ from cqbjax.policies import (
     RouterPolicy,
 )
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.testing.contract.fair import Masked
-from cqbjax.testing.contract.probe import Probe
+from cqbjax.testing.fairness import MaskedKeys
+from cqbjax.testing.policies import Probe
 
 ROOT = Path(cqbjax.__file__).parent
 PROBLEM = Problem(3, 2, 4, 5, 9, "disjoint", True)
@@ -238,7 +238,7 @@ def wrappers():
 
 def test_every_wrapper_passes_on_the_needs_of_the_policy_within():
     found = set(wrappers())
-    assert {ContextWrapper, Masked, Probe} <= found
+    assert {ContextWrapper, MaskedKeys, Probe} <= found
     other = Needs(*(not default for default in Needs()))
     assert not set(zip(other, Needs(), strict=True)) & {(True, True), (False, False)}
     for wrapper in found:

@@ -29,7 +29,7 @@ from recorded.switched import Switched, switched
 
 from cqbjax.core import simulate
 from cqbjax.core.types import Problem
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 from tests import reference
 
 __all__ = [

@@ -17,7 +17,7 @@ from cqbjax.policies.assortments import (
     draw_replacement_priorities,
     draw_server_priorities,
 )
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 from tests import reference
 
 _jit = functools.partial(jax.jit, compiler_options=QUICKLY)

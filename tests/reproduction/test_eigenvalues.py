@@ -16,7 +16,7 @@ from cqbjax.core.pytree import as_arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 from reproduction.theory import quantities
 
 HORIZON, EVERY, RATE = 60, 12, 0.45

@@ -23,7 +23,7 @@ from cqbjax.sources import (
     convert_trace,
     synthetic,
 )
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 from tests.reference import scenarios
 
 ROUNDS, BLOCK = 20, 8

@@ -22,7 +22,7 @@ from cqbjax.core.types import Needs, Problem
 from cqbjax.offline import OfflinePolicy, ProjectedPolicy, WarmStart
 from cqbjax.policies import Acqb, ContextWrapper, Intercept, RouterPolicy
 from cqbjax.policies._template import EpsilonGreedy, State
-from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
+from cqbjax.testing import PROBLEM, ContractError, check_policy
 
 ROUTERS = [path.stem for path in (CONF / "router").glob("*.yaml")]
 # Of the pairings of a router with retries and schedules, one router's stand for all.

@@ -16,8 +16,7 @@ from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel
 from cqbjax.dynamics._template import BacksOff
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Coin
-from cqbjax.testing import ContractError, check_service, check_users
-from cqbjax.testing.contract import PROBLEM
+from cqbjax.testing import PROBLEM, ContractError, check_service, check_users
 
 BILLED = PROBLEM._replace(has_costs=True)
 KINDS = {

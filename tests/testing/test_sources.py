@@ -13,7 +13,7 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import LoggedOutcomes
 from cqbjax.policies import Acqb, RandomRouting
-from cqbjax.testing.contract import PROBLEM, ContractError, check_policy, check_source
+from cqbjax.testing import PROBLEM, ContractError, check_policy, check_source
 from tests.reference import scenarios
 
 POOL = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))

@@ -32,7 +32,7 @@ from cqbjax.policies.assortments import (
     draw_server_priorities,
 )
 from cqbjax.sources import ArrivalWrapper, BatchArrivals, DriftWrapper
-from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.instances import QUICKLY
 from tests import reference
 
 HORIZON, SLOTS = 90, 96

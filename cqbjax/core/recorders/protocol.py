@@ -4,6 +4,7 @@ import abc
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -113,9 +114,13 @@ class Recorder(abc.ABC):
         """Raise ValueError, in one sentence, where this cannot be recorded."""
         del problem
 
-    @abc.abstractmethod
     def start(self, problem: Problem) -> Any:
-        """Return the state before round 1: arrays whose shapes and types never change."""
+        """Return the state before round 1: arrays whose shapes and types never change.
+
+        By default it is an int32 zero.
+        """
+        del problem
+        return jnp.zeros((), jnp.int32)
 
     @abc.abstractmethod
     def update(self, state: Any, round_: Round) -> Any:

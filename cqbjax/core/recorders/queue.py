@@ -17,11 +17,6 @@ class QueueLength(Recorder):
 
     name, label, unit, better = "queue_length", "Queue length", "queries", "less"
 
-    def start(self, problem: Problem) -> Array:
-        """Return an empty queue's."""
-        del problem
-        return jnp.zeros((), jnp.int32)
-
     def update(self, state: Array, round_: Round) -> Array:
         """Keep the last."""
         del state
@@ -80,11 +75,6 @@ class Departures(Recorder):
 
     name, label, unit, better = "departures", "Departures so far", "queries", "more"
 
-    def start(self, problem: Problem) -> Array:
-        """Return none."""
-        del problem
-        return jnp.zeros((), jnp.int32)
-
     def update(self, state: Array, round_: Round) -> Array:
         """Count who left."""
         return state + jnp.sum(round_.departed, dtype=jnp.int32)
@@ -95,11 +85,6 @@ class Exploration(Recorder):
     """Rounds of forced exploration so far, those of an empty queue apart."""
 
     name, label, unit, better = "explored", "Explored rounds so far", "rounds", ""
-
-    def start(self, problem: Problem) -> Array:
-        """Return none."""
-        del problem
-        return jnp.zeros((), jnp.int32)
 
     def update(self, state: Array, round_: Round) -> Array:
         """Count forced explorations."""
@@ -119,11 +104,6 @@ class QueriesInService(Recorder):
 
     name, label, unit = "in_service", "In service", "queries"
 
-    def start(self, problem: Problem) -> Array:
-        """Return nobody."""
-        del problem
-        return jnp.zeros((), jnp.int32)
-
     def update(self, state: Array, round_: Round) -> Array:
         """Keep the last."""
         del state
@@ -135,11 +115,6 @@ class OrbitSize(Recorder):
     """Queries whose users are away."""
 
     name, label, unit = "away", "Away", "queries"
-
-    def start(self, problem: Problem) -> Array:
-        """Return nobody."""
-        del problem
-        return jnp.zeros((), jnp.int32)
 
     def update(self, state: Array, round_: Round) -> Array:
         """Keep the last: who is there, and neither waits nor is served."""
@@ -153,11 +128,6 @@ class LargestWait(Recorder):
     """The longest that any query has been in the system so far."""
 
     name, label, unit, better = "largest_wait", "Largest time in system", "rounds", "less"
-
-    def start(self, problem: Problem) -> Array:
-        """Return none."""
-        del problem
-        return jnp.zeros((), jnp.int32)
 
     def update(self, state: Array, round_: Round) -> Array:
         """Look at who is there."""

@@ -184,7 +184,7 @@ def repeated(seed: int, n: int = 60) -> tuple[OfflineSplit, np.ndarray]:
     return dataclasses.replace(split, embeddings=split.embeddings[rows]), split.embeddings
 
 
-def reordered(split: OfflineSplit, rows: Any, servers: Any) -> OfflineSplit:
+def permute_servers(split: OfflineSplit, rows: Any, servers: Any) -> OfflineSplit:
     """The same split with other rows first, or other LLMs."""
     cells = (split.performance, split.cost, split.departure)
     return OfflineSplit(split.embeddings[rows], *(each[rows][:, servers] for each in cells))
@@ -207,7 +207,9 @@ def test_a_router_does_not_see_the_order_of_rows(name: str) -> None:
     for rho in (0.0, RHO):
         first = router.fit(split, rho=rho, seed=0).predict(queries)
         for seed in range(2):
-            other = reordered(split, np.random.default_rng(seed).permutation(60), np.arange(6))
+            other = permute_servers(
+                split, np.random.default_rng(seed).permutation(60), np.arange(6)
+            )
             assert router.tune(other, rho=rho, seed=0) == router.tune(split, rho=rho, seed=0)
             predicted = router.fit(other, rho=rho, seed=0).predict(queries)
             atol = 1e-14 if name == "zero" else 0.0  # its mean is summed in the order of rows
@@ -222,7 +224,7 @@ def test_a_router_does_not_see_the_order_of_llms(name: str) -> None:
         first = router.fit(split, rho=rho, seed=0).predict(queries)
         for seed in range(2):
             servers = np.random.default_rng(seed).permutation(6)
-            other = reordered(split, np.arange(60), servers)
+            other = permute_servers(split, np.arange(60), servers)
             assert router.tune(other, rho=rho, seed=0) == router.tune(split, rho=rho, seed=0)
             predicted = router.fit(other, rho=rho, seed=0).predict(queries)
             np.testing.assert_allclose(predicted, first[:, servers], atol=1e-12)
@@ -234,7 +236,7 @@ def test_log_odds_follow_the_order_of_rows_and_llms_by_the_solvers_tolerance_alo
     first = router.fit(split, rho=RHO, seed=0).predict(queries)
     draw = np.random.default_rng(0)
     rows, servers = draw.permutation(60), draw.permutation(6)
-    predicted = router.fit(reordered(split, rows, servers), rho=RHO, seed=0).predict(queries)
+    predicted = router.fit(permute_servers(split, rows, servers), rho=RHO, seed=0).predict(queries)
     np.testing.assert_allclose(predicted, first[:, servers], atol=2e-3)
 
 

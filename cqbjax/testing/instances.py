@@ -1,6 +1,7 @@
-"""Random worlds for the checks, drawn by NumPy."""
+"""Random instances for the checks, drawn by NumPy, and how the checks compile."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,16 @@ import numpy as np
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem, Workload
 
+# What XLA makes of a program is the same; LLVM then makes plain machine code of it. That takes
+# about half of the compiling, and runs a few times slower.
+QUICKLY: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+
+
 ARRIVAL_RATE = 0.6
-# The shapes that are checked with, unless others are given.
+#: The default shapes of the checks: N = 4, K = 2, d = 3, T = 48.
 PROBLEM = Problem(
     num_servers=4, assortment_size=2, dim=3, num_rows=12, horizon=48, parameters="disjoint",
     pooled=True,

@@ -1,9 +1,8 @@
-"""What a contestant of the arena may not know: what users think of the LLMs, and which run it is.
+"""What an entry of the arena must not know: the preferences of users, and which run it plays.
 
-`check_fair` looks at a policy in seconds. Who knows the seed can tell the run from its keys or its
-contexts, and look up what is hidden; that shows in a whole run alone. So a policy is run again as
-`Masked`, whose keys say nothing, with a source `Reordered`, whose LLMs have other numbers: one that
-learns what it knows does as well there.
+`check_fairness` validates a policy in seconds. A policy that recognises a run by its keys or its
+contexts could look up the hidden utilities; only whole runs reveal this. So the arena repeats runs
+with `MaskedKeys` and with `PermutedServers`: a policy that learns does as well there.
 """
 
 import dataclasses
@@ -30,16 +29,15 @@ from cqbjax.core.types import (
     Wrapper,
     read_needs,
 )
-from cqbjax.testing.contract.decisions import compile_runs
-from cqbjax.testing.contract.instances import PROBLEM, draw_instances
-from cqbjax.testing.contract.probe import NATURAL
+from cqbjax.testing.instances import PROBLEM, draw_instances
+from cqbjax.testing.policies import NATURAL, compile_runs
 
 # Utilities so high that every answer is accepted, whoever gives it.
 ALL_SATISFY = 30.0
 SINGLE = PROBLEM._replace(assortment_size=1)
 
 
-def check_fair(policy: Policy, seed: int = 0) -> None:
+def check_fairness(policy: Policy, seed: int = 0) -> None:
     """Check that a policy sees what a contestant may see.
 
     It does not need the true utilities; it computes nothing outside of the program, where Python
@@ -80,7 +78,7 @@ def check_fair(policy: Policy, seed: int = 0) -> None:
 
 
 @pytree
-class Masked(Wrapper):
+class MaskedKeys(Wrapper):
     """A policy whose keys say nothing of the run: each is another key, as random.
 
     Attributes:
@@ -108,7 +106,7 @@ class Masked(Wrapper):
 
 
 @pytree
-class Reordered:
+class PermutedServers:
     """A source whose LLMs have other numbers: the same queries, users and arrivals.
 
     Attributes:
@@ -160,13 +158,15 @@ class Reordered:
         )
 
 
-def reordered(source: Source, order: tuple[int, ...]) -> Source:
+def permute_servers(source: Source, order: tuple[int, ...]) -> Source:
     """Return a source whose LLMs have other numbers; users and service stay as they are."""
     if isinstance(source, Scenario):
-        return dataclasses.replace(source, source=Reordered(source=source.source, order=order))
-    return Reordered(source=source, order=order)
+        return dataclasses.replace(
+            source, source=PermutedServers(source=source.source, order=order)
+        )
+    return PermutedServers(source=source, order=order)
 
 
-def mask_of(seed: int) -> int:
+def run_mask(seed: int) -> int:
     """Return a mask that no draw of a run folds in."""
     return 2**30 + seed + len(rng.Stream)

@@ -1,0 +1,330 @@
+"""Checks of a policy: its fields, that it is pure, and every decision of whole runs.
+
+The policy plays small random workloads through the simulator's own round, so that what passes here
+runs in `sweep`.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import conformance, contract, mnl, simulate
+from cqbjax.core.contract import ContractError, check_class, require
+from cqbjax.core.pytree import pytree, signature_of
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Wrapper,
+    blank_action,
+    read_needs,
+)
+from cqbjax.testing.instances import PROBLEM, QUICKLY, draw_instances
+
+# What a policy is told in a round without a query: as the simulator does it, nothing at all, or
+# another action and choice. No decision may depend on which.
+NATURAL, SKIPPED, CHANGED = 0, 1, 2
+
+
+@pytree
+class Probe(Wrapper):
+    """A policy that does as `policy`, remembers its action, and varies the dummy job's feedback."""
+
+    policy: Any
+    how: Array | int = NATURAL
+
+    def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
+        """Return the policy's state and a blank action."""
+        marked = read_needs(self.policy).smaller_assortments
+        blank = blank_action(problem.assortment_size, marked)
+        return self.policy.init(problem, contexts), blank
+
+    def select(self, key: Array, state: tuple[Any, Action], observation: Observation) -> Action:
+        """Do as the policy does."""
+        return self.policy.select(key, state[0], observation)
+
+    def update(
+        self,
+        state: tuple[Any, Action],
+        observation: Observation,
+        action: Action,
+        feedback: Feedback,
+    ) -> tuple[Any, Action]:
+        """Learn as the policy does where a query was served, else in one of three ways."""
+        told, answer = self._told(observation, action, feedback)
+        after = self.policy.update(state[0], observation, told, answer)
+        skipped = (self.how == SKIPPED) & ~feedback.valid
+        kept = jax.tree.map(lambda old, new: jnp.where(skipped, old, new), state[0], after)
+        return kept, action
+
+    def _told(
+        self, observation: Observation, action: Action, feedback: Feedback
+    ) -> tuple[Action, Feedback]:
+        """Return the action and the feedback that the policy is told of."""
+        size, number = observation.problem.assortment_size, observation.problem.num_servers
+        rank = observation.round % mnl.num_assortments(number, size)
+        servers = mnl.unrank_assortment(rank, number, size)
+        other = action._replace(servers=servers, explored=~action.explored)
+        changed = (self.how == CHANGED) & ~feedback.valid
+        told = jax.tree.map(lambda one, two: jnp.where(changed, two, one), action, other)
+        choice = jnp.where(changed, (feedback.choice + 1) % (size + 1), feedback.choice)
+        return told, feedback._replace(choice=choice)
+
+
+def check_fields(policy: Policy) -> None:
+    """Check that floats are leaves, that the rest is static and hashable, and `needs`.
+
+    Raises:
+        ContractError: naming the field.
+    """
+    name = type(policy).__name__
+    frozen = dataclasses.is_dataclass(policy) and type(policy).__dataclass_params__.frozen
+    require(frozen, f"{name} must be a frozen dataclass: decorate it with core.pytree.pytree")
+    check_class(policy)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(policy)
+    for path, leaf in leaves:
+        field = name + jax.tree_util.keystr(path)
+        require(
+            # A NumPy integer is the number of a word that is data of a run.
+            isinstance(leaf, np.int32) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+            if isinstance(leaf, bool | int | float | np.ndarray | np.generic | Array)
+            else False,
+            f"{field} is {leaf!r}: a leaf must be a float (write 1.0 for 1), and what fixes a "
+            "shape or chooses code must be declared with cqbjax.core.pytree.static",
+        )
+    for part in dataclasses.fields(cast(Any, policy)):
+        if part.metadata.get("static"):
+            try:
+                hash(getattr(policy, part.name))
+            except TypeError as error:
+                raise ContractError(
+                    f"{name}.{part.name} is static and must be hashable: {error}"
+                ) from error
+
+
+def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:
+    """Check that tracing a round twice gives the same program: no hidden state, no other random.
+
+    Raises:
+        ContractError: if the programs differ.
+    """
+
+    def one_round(policy: Policy, round_: Array) -> Any:
+        carry = simulate.start(policy, problem, instance, problem.horizon)
+        return simulate.run_round(policy, problem, instance, carry, round_)
+
+    require(
+        traced_alike(one_round, policy, 1),
+        "select and update must be pure: tracing them twice gives different programs",
+    )
+
+
+def traced_alike(say: Callable[..., Any], *asked: Any) -> bool:
+    """Tell whether tracing a function twice gives the same program, of the same numbers."""
+    # By a function of its own each time: JAX remembers what it has traced.
+    first, second = (jax.make_jaxpr(lambda *a: say(*a))(*asked) for _ in range(2))
+    return str(first) == str(second) and all(
+        np.array_equal(numbers(a), numbers(b))
+        for a, b in zip(first.consts, second.consts, strict=True)
+    )
+
+
+def numbers(value: Any) -> np.ndarray:
+    """Return an array's numbers, a key's bits included."""
+    if isinstance(value, Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
+
+
+# Rounds that are played again without any compiler, operation by operation.
+UNCOMPILED_ROUNDS = 6
+# The batch of runs: which world each is in, and what it is told.
+BATCH = (0, 0, 0, 1)
+HOW = (NATURAL, SKIPPED, CHANGED, NATURAL)
+
+
+class _Shown(NamedTuple):
+    """One round as the checks see it: the policy's action, what was waiting, what came of it."""
+
+    action: Action
+    arrived: Array
+    decision: simulate.Decision
+
+
+def check_decisions(
+    policy: Policy, problem: Problem, seed: int = 0, uncompiled: bool = True, program: Any = None
+) -> None:
+    """Check every decision of whole runs, alone and in a batch.
+
+    Args:
+        policy: what to check.
+        problem: the shapes.
+        seed: of the random worlds.
+        uncompiled: whether to play the first rounds alone and without a compiler too.
+        program: what `compile_runs` returns for a policy of this kind; None compiles it.
+
+    Raises:
+        ContractError: naming the round.
+    """
+    program = program or compile_runs(policy, problem)
+    both = draw_instances(problem, seed, 2)
+    batch = jax.tree.map(lambda leaf: leaf[jnp.asarray(BATCH)], both)
+    numbers = _arrays(policy)
+    shown = jax.tree.map(np.asarray, program(numbers, jnp.asarray(HOW), batch))
+    for row in range(len(BATCH)):
+        _check_run(problem, jax.tree.map(operator.itemgetter(row), shown))
+    _check_dummy_job(shown)
+    # The last run's companions live in another world; now it is its own companion.
+    copies = jax.tree.map(lambda leaf: jnp.stack([leaf[-1]] * len(BATCH)), batch)
+    natural = jnp.full(len(BATCH), NATURAL)
+    differing = _first_difference(shown, -1, program(numbers, natural, copies), 0)
+    require(
+        differing is None,
+        f"a run must not depend on its batch, and its decision of round {differing} does",
+    )
+    if uncompiled:
+        last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
+        _check_alone(policy, problem, last, of_last)
+
+
+def compile_runs(policy: Policy, problem: Problem) -> Any:
+    """Compile the batch of whole runs of `check_decisions`, for all policies of one kind.
+
+    Returns:
+        (policy with arrays for leaves, how each run is told of rounds without a query, instances)
+        -> what each run shows.
+    """
+
+    def play(policy: Policy, how: Array, instance: simulate.Instance) -> _Shown:
+        probe: Any = Probe(policy=policy, how=how)
+        rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
+
+        def one(carry: simulate.Carry, round_: Array) -> tuple[simulate.Carry, _Shown]:
+            return _advance(probe, problem, instance, carry, round_)
+
+        return jax.lax.scan(one, simulate.start(probe, problem, instance, problem.horizon), rounds)[
+            1
+        ]
+
+    batch = draw_instances(problem, 0, len(BATCH))
+    batched = jax.jit(jax.vmap(play, in_axes=(None, 0, 0)))
+    lowered = batched.lower(_arrays(policy), jnp.asarray(HOW), batch)
+    return lowered.compile(compiler_options=QUICKLY)
+
+
+def _arrays(policy: Policy) -> Policy:
+    """Return the policy with an array for every leaf, of the leaf's own type."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), policy)
+
+
+def _advance(
+    probe: Any, problem: Problem, instance: simulate.Instance, carry: simulate.Carry, t: Array
+) -> tuple[simulate.Carry, _Shown]:
+    """Play one round and keep what the checks look at."""
+    after, decision = simulate.run_round(probe, problem, instance, carry, t)
+    action = decision.state[1]
+    return after, _Shown(action, carry.queue.arrived, decision._replace(state=()))
+
+
+def _check_run(problem: Problem, shown: _Shown) -> None:
+    """Check that each round serves a waiting query with K distinct servers in increasing order."""
+    servers, slots = np.asarray(contract.offered_servers(shown.action)), shown.action.slot
+    fine = np.asarray(contract.are_valid_servers(jnp.asarray(servers), problem.num_servers))
+    here = np.asarray(contract.holds_query(jnp.asarray(slots), jnp.asarray(shown.arrived)))
+    for t in np.flatnonzero(~fine | (shown.decision.valid & ~here))[:1]:
+        raise ContractError(contract.describe_breach(problem, t + 1, int(slots[t]), servers[t]))
+
+
+def _check_dummy_job(shown: _Shown) -> None:
+    """Check that what is told in rounds without a query changes no later decision."""
+    valid = shown.decision.valid[0]
+    if valid.all() or not valid.any():
+        raise ValueError("the check needs rounds with and without a query: use a longer horizon")
+    kinds = {1: "leaving out update", 2: "another action and choice"}
+    for row, kind in kinds.items():
+        differing = _first_difference(shown, 0, shown, row)
+        require(
+            differing is None,
+            f"feedback with valid=False must teach nothing, and {kind} in rounds without a query "
+            f"changes the decision of round {differing}",
+        )
+
+
+def _check_alone(
+    policy: Policy, problem: Problem, instance: simulate.Instance, batched: _Shown
+) -> None:
+    """Check that a run alone, operation by operation, decides as in the compiled batch."""
+    probe: Any = Probe(policy=policy, how=jnp.asarray(NATURAL))
+    rounds = min(UNCOMPILED_ROUNDS, problem.horizon)
+    with jax.disable_jit():
+        carry, alone = simulate.start(probe, problem, instance, problem.horizon), []
+        for t in range(1, rounds + 1):
+            carry, shown = _advance(probe, problem, instance, carry, jnp.int32(t))
+            alone.append(shown)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[None], *alone)
+    part = jax.tree.map(lambda leaf: leaf[None, :rounds], batched)
+    differing = _first_difference(stacked, 0, part, 0)
+    require(
+        differing is None,
+        f"a run alone, uncompiled, must decide as in a batch, and differs in round {differing}",
+    )
+
+
+def _first_difference(one: _Shown, i: int, two: _Shown, j: int) -> int | None:
+    """Return the first round in which two runs decide differently, None if they never do."""
+    a, b = (
+        (shown.decision.valid[row], shown.decision.query[row], shown.decision.servers[row],
+         shown.action.explored[row])
+        for shown, row in ((one, i), (two, j))
+    )  # fmt: skip
+    differs = (a[0] != b[0]) | (
+        a[0] & ((a[1] != b[1]) | (a[2] != b[2]).any(axis=-1) | (a[3] != b[3]))
+    )
+    return int(np.argmax(differs)) + 1 if differs.any() else None
+
+
+def check_policy(
+    policy: Policy,
+    problem: Problem = PROBLEM,
+    seed: int = 0,
+    uncompiled: bool = True,
+    checked: dict[Any, Any] | None = None,
+) -> None:
+    """Check a policy against the contract of `cqbjax.core.types.Policy`.
+
+    The fields (a frozen pytree dataclass, floats as leaves, a hashable static part); the shapes and
+    types of actions and states; purity; every decision of whole runs (K distinct increasing
+    servers, a waiting query); that a run decides the same whatever else is in its batch, and alone
+    without a compiler; and that feedback with `valid` False changes no later decision.
+
+    Args:
+        policy: what to check.
+        problem: the shapes to check it with; keep its horizon short.
+        seed: of the random worlds.
+        uncompiled: whether to play the first rounds alone, operation by operation, too: it takes
+            tens of seconds for the first policy with many operations.
+        checked: programs of policies that were checked already; this one's is added. A policy that
+            differs from one of them in numbers alone is the same program, with the same shapes and
+            as pure, so only its fields and its decisions are left to check. Give it to the checks
+            of one moment: code that changes in between is not seen.
+
+    Raises:
+        ContractError: for the first part that is broken, in one sentence.
+    """
+    check_fields(policy)
+    checked = {} if checked is None else checked
+    key = signature_of(policy), problem
+    if key not in checked:
+        world = jax.tree.map(operator.itemgetter(0), draw_instances(problem, seed, 1))
+        conformance.check_policy(policy, problem)
+        check_pure(policy, problem, world)
+        checked[key] = compile_runs(policy, problem)
+    check_decisions(policy, problem, seed, uncompiled, checked[key])
