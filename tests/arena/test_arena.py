@@ -53,7 +53,7 @@ class Peeks(RandomRouting):
         frame = sys._getframe()
         while "instance" not in frame.f_locals:
             frame = frame.f_back
-        return frame.f_locals["instance"].world.utilities
+        return frame.f_locals["instance"].workload.utilities
 
     def select(self, key, state, observation):
         action = RandomRouting.select(self, key, (), observation)
@@ -114,9 +114,9 @@ class Knows(RandomRouting):
         if problem.dim != source.dim:
             return jnp.zeros((problem.num_rows, problem.num_servers))
         keys = jax.vmap(rng.run_key)(2_000_000 + np.arange(8))
-        worlds = jax.vmap(lambda key: source.world(key, jnp.float32(0.7), problem))(keys)
-        apart = jnp.abs(worlds.contexts - contexts).sum(axis=(1, 2))
-        return worlds.utilities[jnp.argmin(apart)]
+        drawn = jax.vmap(lambda key: source.draw_workload(key, jnp.float32(0.7), problem))(keys)
+        apart = jnp.abs(drawn.contexts - contexts).sum(axis=(1, 2))
+        return drawn.utilities[jnp.argmin(apart)]
 
     def select(self, key, state, observation):
         there = jnp.where(observation.queue.arrived[:, None] > 0,
