@@ -21,8 +21,7 @@ from cqbjax.engine import checkpoints
 from cqbjax.experiments import configs
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
-from cqbjax.results.index import CELLS
-from cqbjax.results.index import CacheKey as CacheKey
+from cqbjax.results.index import CELLS, CacheKey
 from cqbjax.results.points import AXES, STUDY_TYPE
 
 SHOWN_VERSIONS = (

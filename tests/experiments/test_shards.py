@@ -207,7 +207,7 @@ def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating)
 def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
     run(ready_of(), tmp_path)
     assert not left_of(ready_of(), tmp_path)
-    monkeypatch.setattr(manifests.keys, "code", lambda *parts: "another")
+    monkeypatch.setattr(manifests.checkpoints, "hash_code", lambda *parts: "another")
     assert len(left_of(ready_of(), tmp_path)) == 3
 
 
