@@ -41,7 +41,7 @@ def choose_belief(
         ValueError: `newton_cg` is not defined for the problem.
     """
     if window is not None:
-        # Room for W attempts, not for all of a run.
+        # Space for W attempts, not for all of a run.
         short = problem._replace(horizon=-(-window // problem.channels))
         return WindowedBelief(choose_belief(estimator, short, exact_steps), window)
     changing = problem.age_column is not None

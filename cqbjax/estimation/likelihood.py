@@ -118,15 +118,15 @@ def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
 
 def _second_derivatives(problem: Problem, p: Array, own: Array) -> Array:
     """Return k of every row, ordered as `LossModel.second`: [D, W, L]."""
-    deep, apart = loss_model.depth(problem), own - p
+    deep, deviation = loss_model.depth(problem), own - p
     accepted = linalg.total(own * p, axis=0)
     if deep == 0:
         return jnp.zeros((0, *p.shape))
     if loss_model.couples_pairs(problem):
-        twice = accepted * (apart * apart - p * (1.0 - p))
+        twice = accepted * (deviation * deviation - p * (1.0 - p))
         return jnp.stack([twice, (1.0 - own) * accepted * p * (2.0 * accepted - 1.0)])
     same = jnp.eye(deep)[:, :, None]
-    return accepted * (apart[:, None] * apart - p * (same - p[:, None]))
+    return accepted * (deviation[:, None] * deviation - p * (same - p[:, None]))
 
 
 def _change(problem: Problem, k: Array, utilities: Array, own: Array) -> Array:
@@ -153,12 +153,12 @@ def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> L
         # An assortment of one server has no absent servers.
         member, p_then = member * (p_then >= 0), jnp.maximum(p_then, 0.0)
     p = linalg.add_barrier(_probabilities(utilities, member))
-    chance, apart = _outcomes(features, p, here)
-    first = packed_matrices.pack_weighted_sum(chance, apart)
+    chance, deviation = _outcomes(features, p, here)
+    first = packed_matrices.pack_weighted_sum(chance, deviation)
     second = jnp.zeros(loss_model.second_shape(problem))
     if loss_model.depth(problem):
-        chance, apart = _outcomes(features, p_then, here)
-        second = packed_matrices.pack_weighted_sum(chance * apart, apart)[None, None]
+        chance, deviation = _outcomes(features, p_then, here)
+        second = packed_matrices.pack_weighted_sum(chance * deviation, deviation)[None, None]
     gradient = jnp.sum(linalg.total((p - chosen)[:, None] * features, axis=0), axis=-1)
     return loss_model.recenter(problem, LossModel(gradient, first, second), -theta, own)
 
@@ -175,10 +175,10 @@ def _outcomes(features: Array, p: Array, here: Array) -> tuple[Array, Array]:
         [1, (K + 1) L] probabilities, and [d, (K + 1) L] features minus the row's mean.
     """
     mean = linalg.total(p[:, None] * features, axis=0)
-    apart = jnp.concatenate([features - mean, -mean[None]])
-    apart = jnp.moveaxis(apart, 1, 0).reshape(features.shape[1], -1)
+    deviation = jnp.concatenate([features - mean, -mean[None]])
+    deviation = jnp.moveaxis(deviation, 1, 0).reshape(features.shape[1], -1)
     chance = jnp.concatenate([p, here - linalg.total(p, axis=0)]).reshape(1, -1)
-    return linalg.add_barrier((chance, apart))
+    return linalg.add_barrier((chance, deviation))
 
 
 def _probabilities(utilities: Array, member: Array) -> Array:

@@ -49,7 +49,7 @@ def max_pages(problem: Problem) -> int:
 
 
 def init(problem: Problem) -> PagedHistory:
-    """Return empty pages with room for the whole horizon."""
+    """Return empty pages for the whole horizon."""
     blocks = problem.num_blocks
     touched = 1 if problem.parameters == "shared" else problem.assortment_size
     most = page_size(problem)

@@ -37,7 +37,7 @@ class WindowedBelief:
     """A belief (`Belief`) that learns from the last attempts only.
 
     Attributes:
-        belief: of both copies, with room for W attempts.
+        belief: of both copies, with shapes for W attempts.
         window: W, even.
     """
 

@@ -69,8 +69,8 @@ class DriftWrapper(SourceWrapper):
             raise ValueError("drift is of a source whose tastes stay, and these change already")
         servers = self.source.problem(K, 1).num_servers
         if isinstance(self.source, Coin) or servers < 2:
-            alike = "a coin has the same for all" if servers > 1 else f"num_servers={servers}"
-            raise ValueError(f"drift turns tastes from one LLM to the next, and {alike}")
+            reason = "a coin has the same for all" if servers > 1 else f"num_servers={servers}"
+            raise ValueError(f"drift turns tastes from one LLM to the next, and {reason}")
         self.source.check(seeds, arrival_rate, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:

@@ -20,12 +20,12 @@ def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
     return jax.random.permutation(at, num_prompts)[:pool_size].astype(jnp.int32)
 
 
-def check_lengths(contexts: np.ndarray, whose: str, rows: np.ndarray | None = None) -> None:
+def check_lengths(contexts: np.ndarray, label: str, rows: np.ndarray | None = None) -> None:
     """Validate that contexts [P, d] do not swamp V_0 = lambda0 I in float32.
 
     Args:
         contexts: to validate.
-        whose: prefix of the error.
+        label: prefix of the error.
         rows: [P] row numbers in the file; None: from 0.
 
     Raises:
@@ -36,7 +36,7 @@ def check_lengths(contexts: np.ndarray, whose: str, rows: np.ndarray | None = No
         row = int(np.argmax(lengths > MAX_LENGTH))
         number = row if rows is None else rows[row]
         raise ValueError(
-            f"{whose}: row {number} has length {lengths[row]:.3g}, and at most {MAX_LENGTH} can "
+            f"{label}: row {number} has length {lengths[row]:.3g}, and at most {MAX_LENGTH} can "
             "be computed with; the paper assumes at most 1: divide all by the largest"
         )
 

@@ -39,7 +39,7 @@ MOST_DIM = 10_000
 # to validate for each seed.
 MOST_PARAMETERS = 10_000_000
 # Cached combinations of source, seeds and K.
-SCORES_KEPT = 64
+CACHED_SCORES = 64
 # Most utilities for which all corners of the box are evaluated.
 MOST_AT_CORNERS = 2**16
 
@@ -248,7 +248,7 @@ def _candidates(source: Synthetic, seeds: Array, first: int, blocks: int) -> tup
     return jax.vmap(one)(seeds)
 
 
-@functools.lru_cache(SCORES_KEPT)
+@functools.lru_cache(CACHED_SCORES)
 def _scores_of(
     num_servers: int, dim: int, parameters: Parameters, seeds: bytes, size: int, enough: int,
     blocks: int,
