@@ -46,7 +46,7 @@ def documented():
     """Return the names that the pages of the reference document."""
     names = set()
     for page in (REPOSITORY / "docs" / "reference").glob("*.md"):
-        directives = r"^\.\. auto(\w+):: ([\w.]+)\n((?:   :.*\n)*)"
+        directives = r"^\.\. (?:auto|py:)(\w+):: ([\w.]+)\n((?:   :.*\n)*)"
         for kind, name, options in re.findall(directives, page.read_text(), re.MULTILINE):
             names.add(name)
             if kind != "module" or ":no-members:" in options:

@@ -25,6 +25,7 @@ from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, display, log_replay, shards, study_types
 from cqbjax.experiments.configs import CONF
+from cqbjax.experiments.jobs import Job
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.replay import make_replay
@@ -126,7 +127,7 @@ WRONG = [
     (("+kind.gap=5",), "experiments.log_replay.LogReplay cannot be made: "),
     (("kind.singles=1",), "singles=1 must be a share"),
     (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
-    (("users=[orbit]",), "users=orbit is of a sweep, and Replay is none"),
+    (("users=[orbit]",), "users=orbit is of a sweep, and LogReplay is none"),
     (("record_every=7",), "record_every=7 must divide horizon=60"),
     (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
     (("horizon=90000",), "is too long"),
@@ -317,21 +318,25 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
 
     monkeypatch.setattr(prepare, "embed", embed)
     monkeypatch.setattr(prepare, "load_encoder", lambda *_: None)
-    prepare_data.build(made)
+
+    def build(config):
+        prepare_data.prepare_all([Job(config, {}, [])])
+
+    build(made)
     said = " ".join(capsys.readouterr().out.split())
     assert asked == ["mine"]
     assert "generated log: built" in said and "pairs linked" in said
     assert "chains by length: 1: " in said and "standing in for WildChat-1M" in said
-    prepare_data.build(made)
+    build(made)
     assert "already built, nothing to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match="threshold=3"):
-        prepare_data.build(made.at({"wildchat.threshold": 3}))
+        build(made.at({"wildchat.threshold": 3}))
     for key in ("prices", "truncation_side"):
         with pytest.raises(ValueError, match=f"{key}=x is for a routing table"):
-            prepare_data.build(made.at({key: "x"}))
+            build(made.at({key: "x"}))
     with pytest.raises(ValueError, match=r"model=none embeds nothing, which needs .*threshold=1"):
-        prepare_data.build(made.at({"model": "none"}))
-    prepare_data.build(made.at({"model": "none", "wildchat.threshold": 1}))
+        build(made.at({"model": "none"}))
+    build(made.at({"model": "none", "wildchat.threshold": 1}))
     assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())
 
 

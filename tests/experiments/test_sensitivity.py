@@ -1,6 +1,5 @@
 """The sensitivity study: which settings it runs, what it says of them, and its one command."""
 
-import json
 import re
 
 import numpy as np
@@ -13,6 +12,7 @@ from cqbjax.cli._instantiate import make
 from cqbjax.experiments import grid, sensitivity, study_types
 from cqbjax.experiments.sensitivity import AcqbConstants, Sensitivity
 from cqbjax.figures import sensitivity as sensitivity_figures
+from cqbjax.results import files
 
 PRESET = AcqbConstants(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
 SMALL = {"alpha_scale": [0.1, 0.5], "lambda0": [2], "c1": [1], "M": [3], "rho": [1.0]}
@@ -183,13 +183,14 @@ def test_one_command_writes_table_and_figure(tmp_path):
         assert (tmp_path / "figures" / f"sensitivity_synthetic.{ending}").stat().st_size > 1000
     # What is stored is not run again: a further value alone is.
     folder = tmp_path / "data" / "sensitivity_synthetic"
-    (first,) = folder.glob("*.json")
+    (first,) = folder.glob("*.nc")
     written = first.stat().st_mtime_ns
     wider = called("run", *words, "kind.alpha_scale=[0.6,0.9]")
     assert wider.returncode == 0, wider.stderr
-    (second,) = set(folder.glob("*.json")) - {first}
+    (second,) = set(folder.glob("*.nc")) - {first}
     assert first.stat().st_mtime_ns == written
-    labels = json.loads(second.read_text())["common"]["policies"]
+    (manifest,) = files.read_manifests(second)
+    labels = manifest["policies"]
     assert [label.split()[0] for label in labels] == ["alpha_scale=0.9"]
     again = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert again.filter(pl.col("alpha_scale") != 0.9).equals(made)
