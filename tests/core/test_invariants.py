@@ -398,7 +398,7 @@ def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatc
 def batched_together(policies):
     """Return which labels a sweep batches together, the optimal policy's apart."""
     planned = batches.plan_sweep([build_spec(policies, SYNTHETIC, [0.3], range(2), 8)])
-    return [group.labels for group in planned.groups if group.labels != ("optimal",)]
+    return [group.labels for group in planned.batches if group.labels != ("optimal",)]
 
 
 @pytest.mark.slow

@@ -97,15 +97,15 @@ def test_the_line_is_the_share_that_is_there_for_longer():
 @pytest.mark.slow
 def test_a_figure_is_drawn_where_what_it_needs_was_recorded():
     whole = [point(), point(K=2)]
-    few = dict(users.user_draws(whole, True, "ci"))
+    few = dict(users.draw_user_figures(whole, True, "ci"))
     assert list(few) == ["cost_quality", "time_in_system", "waiting"]
     lengths = [panel.get_ylabel() for panel in few["waiting"].axes if panel.axison]
     assert lengths[:3] == ["Queue\nlength", "away", "in_service"] and len(lengths) == 6
     some = [whole[0].drop_vars("score"), whole[1].drop_vars("in_service")]
-    assert list(dict(users.user_draws(some, True, "ci"))) == ["time_in_system", "waiting"]
-    assert not list(users.user_draws([fabricate(), fabricate(K=2)], True, "ci"))
+    assert list(dict(users.draw_user_figures(some, True, "ci"))) == ["time_in_system", "waiting"]
+    assert not list(users.draw_user_figures([fabricate(), fabricate(K=2)], True, "ci"))
     many = [point(**{"users.impatient.attempts": n}) for n in range(1, 13)]
-    drawn = dict(users.user_draws(many, False, "ci"))
+    drawn = dict(users.draw_user_figures(many, False, "ci"))
     assert list(drawn) == ["cost_quality", "time_in_system", "queue_length", "away", "in_service"]
     assert drawn["away"].axes[0].get_xlabel() == "users.impatient.attempts"
 

@@ -60,7 +60,7 @@ def _kept(case: Case, instance: simulate.Instance) -> reference.Floats | None:
     numbers = instance.workload.prompts if by == "prompt" else rounds
 
     def at(number: jax.Array, server: jax.Array) -> jax.Array:
-        own = rng.stream_key(rng.round_key(key, number), rng.Stream.KEPT)
+        own = rng.stream_key(rng.round_key(key, number), rng.Stream.FIXED_OUTCOME)
         return jax.random.uniform(jax.random.fold_in(own, server), (), jnp.float32)
 
     of_all = jax.vmap(jax.vmap(at, (None, 0)), (0, None))
