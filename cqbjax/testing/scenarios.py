@@ -98,7 +98,7 @@ def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> 
         mine = jax.tree.map(lambda leaf: leaf[0, 0], drawn)
         require(
             traced_alike(lambda attempts: users.react(mine, attempts), np.int32(1)),
-            "reacts must be pure: tracing it twice gives different programs",
+            "react must be pure: tracing it twice gives different programs",
         )
 
 

@@ -509,7 +509,7 @@ def test_a_served_rate_is_what_a_long_run_serves():
     )
     fixed = RouterPolicy(scores=jnp.asarray([[1.0, 0.0]] * 3))
     data = sweep(
-        {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 40,
+        {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, range(40),
         arrival_rate=[0.95], horizon=500, capacity=500, chunk=40,
     )  # fmt: skip
     per_round = data.departures.isel(round=-1, arrival_rate=0).mean("seed") / 500

@@ -215,4 +215,4 @@ def test_a_kind_that_is_none_is_refused():
         plays = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 8, "users": [kind]}
         assert refusal(cqbjax.sweep, {}, Coin(), **plays) == f"users: {message}"
     assert "service: must be a list" in refusal(cqbjax.sweep, {}, Coin(), arrival_rate=[0.4],
-                                                seeds=2, horizon=8, service=Shop())  # fmt: skip
+                                                num_seeds=2, horizon=8, service=Shop())  # fmt: skip
