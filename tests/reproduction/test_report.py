@@ -110,7 +110,9 @@ def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, caps
     assert stopped.value.code == report.SOME_LEFT_OUT
     printed = capsys.readouterr().err.splitlines()
     assert printed[0].startswith(f"ablation_load left out: no result under {empty}")
-    assert printed[1].startswith(f"ablation_servers left out: {torn} is torn") and len(printed) == 2
+    assert (
+        printed[1].startswith(f"ablation_servers left out: {torn} is damaged") and len(printed) == 2
+    )
     tables = tmp_path / "tables"
     assert (tables / "ablation_phase_rule.csv").is_file()
     assert not (tables / "ablation_servers.csv").exists()
