@@ -105,7 +105,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
 
     before = content_now()
     apart = (
-        "arena/page.py", "figures/curves.py", "results/tables.py", "logs/conversations.py",
+        "arena/report.py", "figures/curves.py", "results/tables.py", "logs/conversations.py",
         "offline/policies.py", "datasets/readers/sprout.py", "experiments/display.py",
         "results/files.py", "engine/progress.py", "policies/context_free_bandits.py",
     )  # fmt: skip

@@ -148,4 +148,4 @@ def test_what_is_no_kind_or_has_no_such_key_is_a_sentence(own):
     )
     assert "kind nothing is unknown; choose from doubled, eigenvalues" in refused(["kind=nothing"])
     two = refused(["-m", "name=mine", "kind=doubled,sweep", "num_seeds=2", "horizon=12"])
-    assert "name=mine is of several kinds of study" in two
+    assert "name=mine has several types of study" in two
