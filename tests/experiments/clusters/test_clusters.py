@@ -73,8 +73,8 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
         Dying(), (make, make_policies), ready, ResultIndex(folder), Reporter(), False
     )
     assert killed.exists()
-    assert list(lost) == ["arrival_rate=0.65"]
-    assert "capacity=2 overflowed" in lost["arrival_rate=0.65"]
+    assert list(lost) == ["K=1,arrival_rate=0.65"]
+    assert "capacity=2 overflowed" in lost["K=1,arrival_rate=0.65"]
     same(folder, whole)
 
 
@@ -99,16 +99,16 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     lost = loop.run_on_cluster(
         Dying(), (make, make_policies), grid(folder), ResultIndex(folder), Reporter(), False
     )
-    assert sorted(lost) == ["K=1,arrival_rate=0.4", "arrival_rate=0.65"]
+    assert sorted(lost) == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
     assert "was lost" in lost["K=1,arrival_rate=0.4"]
     die.unlink()
     # The same command submits what is missing, and nothing else.
     left = shards.select_missing(grid(folder), ResultIndex(folder))
-    assert [one.point.label for one in left] == ["K=1,arrival_rate=0.4", "arrival_rate=0.65"]
+    assert [one.point.label for one in left] == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
     lost = loop.run_on_cluster(
         Dying(), (make, make_policies), left, ResultIndex(folder), Reporter(), False
     )
-    assert list(lost) == ["arrival_rate=0.65"]
+    assert list(lost) == ["K=1,arrival_rate=0.65"]
     same(folder, whole)
 
 
