@@ -86,7 +86,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     die.touch()
 
     def perform_or_die(task):
-        if die.exists() and task.points[0].name == "K=1,arrival_rate=0.4":
+        if die.exists() and task.points[0].label == "K=1,arrival_rate=0.4":
             os.kill(os.getpid(), signal.SIGKILL)
         return loop.perform(task)
 
