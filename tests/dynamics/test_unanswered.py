@@ -160,5 +160,5 @@ def test_traffic_is_uniform_over_the_llms_that_answer():
         record=["traffic"],
     )  # fmt: skip
     shares = data.traffic.sel(policy=["random", "exploring"]).isel(round=-1, arrival_rate=0)
-    np.testing.assert_allclose(shares.mean("seed").isel(server=[0, 1, 3, 4]), 0.25, atol=0.02)
-    assert float(shares.isel(server=2).max()) == 0
+    np.testing.assert_allclose(shares.mean("seed").isel(llm=[0, 1, 3, 4]), 0.25, atol=0.02)
+    assert float(shares.isel(llm=2).max()) == 0

@@ -105,7 +105,13 @@ def takes_of(kind, drawn, prompts, problem):
     """Return how long each attempt would take: [T, c, I, N]."""
     shape = (HORIZON, problem.channels, problem.num_rows, problem.num_servers)
     if kind.law == "geometric":
-        alike = kind.rounds_of(drawn, jnp.int32(0), jnp.zeros(1, jnp.int32))
+        servers = jnp.zeros(1, jnp.int32)
+        channels = jnp.arange(problem.channels)
+        alike = jax.vmap(
+            lambda now: jax.vmap(lambda c: kind.service_time(now, c, jnp.int32(0), servers))(
+                channels
+            )
+        )(drawn)
         return np.broadcast_to(np.asarray(alike)[..., None, None], shape)
     own = np.asarray(kind.rounds, int)
     return np.broadcast_to(own[np.asarray(prompts)] if own.ndim == 2 else own, shape)
