@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import omegaconf
 from rich.console import Console
+from rich.table import Table
 
 from cqbjax import datasets
 from cqbjax.cli._command import run_configured
@@ -48,14 +49,16 @@ def prepare_all(jobs: Sequence[Job]) -> None:
 
 def _prepare_table(config: Config) -> None:
     """Prepare a routing table and its embeddings, and print a summary."""
-    console, entry = Console(markup=False), _select_dataset(config)
+    console = Console(markup=False, emoji=False, highlight=False)
+    entry = _select_dataset(config)
     done = prepare(
         entry, config.data_dir, config.source, config.revision, config.model or DEFAULT_MODEL,
         config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
         truncation_side=config.truncation_side,
     )  # fmt: skip
     table, embeddings = datasets.load_dataset(entry.name, config.data_dir)
-    served = datasets.served_rates(_compute_departures(entry, table))
+    satisfied = _compute_departures(entry, table)
+    served = datasets.served_rates(satisfied)
     best = table.servers[served.best_assortment[0]]
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
@@ -67,11 +70,32 @@ def _prepare_table(config: Config) -> None:
         console.print(f"  {note}")
     if table.proxy_note:
         console.print(f"  note: {table.proxy_note}")
+    console.print("; ".join(_describe_grades(table.performance, satisfied)))
+    console.print(_tabulate_servers(table, satisfied))
     console.print(
         f"with K=1 and retrials random routing serves {served.random:.3f} queries a round, the "
         f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
         f"{served.oracle:.3f}"
     )
+
+
+def _describe_grades(grades: np.ndarray, satisfied: np.ndarray) -> Iterator[str]:
+    """Yield how often the answers [P, N] with grade 0, and those with grade 1, satisfy."""
+    for grade in (0, 1):
+        graded = satisfied[grades == grade]
+        value = f"{graded.mean():.3f}" if graded.size else "unknown, no answer has it"
+        yield f"P(satisfied | grade {grade}) = {value}"
+
+
+def _tabulate_servers(table: datasets.RoutingTable, satisfied: np.ndarray) -> Table:
+    """Return the means of each LLM over prompts: grade, price and satisfaction."""
+    shown = Table("LLM", box=None)
+    for header in ("mean grade", "USD a query", "P(satisfied)"):
+        shown.add_column(header, justify="right")
+    means = (cells.mean(axis=0) for cells in (table.performance, table.cost, satisfied))
+    for name, grade, price, share in zip(table.servers, *means, strict=True):
+        shown.add_row(name, f"{grade:.3f}", f"{price:.3g}", f"{share:.3f}")
+    return shown
 
 
 def _prepare_log(config: Config) -> None:
@@ -166,7 +190,7 @@ def _compute_departures(entry: datasets.Dataset, table: datasets.RoutingTable) -
     # The files of other sources hold only their differences to RouterBench's.
     files = (CONF / "source" / f"{one}.yaml" for one in ("routerbench", name))
     settings = omegaconf.OmegaConf.merge(*(omegaconf.OmegaConf.load(file) for file in files))
-    keys = ("rho", "cost_rule", "low", "high")
+    keys = ("rho", "cost_rule", "low", "high", "min_max")
     chosen = {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
     return datasets.departure_probabilities(table.performance, table.cost, **chosen)
 

@@ -1,6 +1,8 @@
 """How several rooms name the same things: the optimal policy, servers, and the paper's data."""
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 # The label of the yardstick: the policy that regret is measured against.
@@ -9,7 +11,7 @@ OPTIMAL = "optimal"
 SERVER = "server"
 # The dimension of arrays that hold a number for each LLM; its coordinate is their names.
 LLM = "llm"
-# The attribute of a point that names its servers, in their order.
+# The attribute of a point that names its servers, in their order: see `join_names`.
 SERVERS = "servers"
 # `source` in small letters -> the paper's name of the dataset.
 PAPER_DATASETS = {
@@ -25,6 +27,19 @@ PAPER_DATASETS = {
 # Whose data are (`provenance`): said once, where they are read or made, and read everywhere else.
 # The paper's own; real ones in place of them; made-up ones in place of them; somebody's own.
 PAPER, PROXY, GENERATED, USER_DATA = "paper", "stand-in", "generated", "own"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return names, which may hold any letters, as one text that `split_names` splits."""
+    return json.dumps(list(names), ensure_ascii=False)
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names in a text of `join_names`, or of an older result (joined by commas)."""
+    if text.startswith('["'):
+        names: list[str] = json.loads(text)
+        return names
+    return text.split(", ") if text else []
 
 
 def command(name: str) -> str:

@@ -16,6 +16,7 @@ from cqbjax.core.files import arrays_digest
 from cqbjax.core.inputs import TableNames, is_integer, is_number
 from cqbjax.core.types import Outcome
 from cqbjax.datasets.cache import load_dataset
+from cqbjax.datasets.catalogue import CATALOGUE
 from cqbjax.datasets.table import RoutingTable
 from cqbjax.datasets.utility import (
     DEFAULT_COST_RULE,
@@ -28,6 +29,12 @@ from cqbjax.datasets.utility import (
 )
 from cqbjax.sources import PromptPool
 from cqbjax.sources.prompt_pool import draw_pool
+
+# How utilities follow from scores and costs by default: in the paper's appendix, and of a user's
+# table, where a wrong answer must not satisfy.
+PAPER_RECIPE: dict[str, Any] = {"rho": 5.0, "low": 0.1, "min_max": True}
+USER_RECIPE: dict[str, Any] = {"rho": 0.0, "low": 0.01, "min_max": False}
+LARGEST_POOL = 1000  # of the default
 
 # One program for all seeds: operation by operation a pool takes ten times as long.
 _draw_pool = jax.jit(draw_pool, static_argnums=(1, 2))
@@ -166,7 +173,10 @@ class DatasetSource:
         """Describe the dataset, the rates that fixed routing serves, and the arrival rates."""
         table = self.table
         note = f" ({table.proxy_note})" if table.proxy_note else ""
-        name = f"{table.name}{note}: {table.num_prompts:,} prompts, {table.num_servers} LLMs"
+        name = (
+            f"{table.name}{note}: {table.num_prompts:,} prompts "
+            f"({self.queries.pool_size:,} in the pool of a run), {table.num_servers} LLMs"
+        )
         if math.comb(table.num_servers, K) > MAX_ASSORTMENTS:
             return f"{name}; K={K} has too many assortments to try each"
         served = self.served(K)
@@ -197,24 +207,27 @@ class DatasetSource:
 
 
 def dataset_source(
-    dataset: str, data_dir: str | pathlib.Path, pool_size: int = 1000, rho: float = 5.0,
-    cost_rule: str = DEFAULT_COST_RULE, low: float = 0.1, high: float = 0.99,
-    offline_size: int | None = None, min_max: bool = True, repeats: bool = True,
-    outcome: Outcome = "attempt",
+    dataset: str, data_dir: str | pathlib.Path, pool_size: int | None = None,
+    rho: float | None = None, cost_rule: str = DEFAULT_COST_RULE, low: float | None = None,
+    high: float = 0.99, offline_size: int | None = None, min_max: bool | None = None,
+    repeats: bool = True, outcome: Outcome = "attempt",
 ) -> DatasetSource:  # fmt: skip
     """Load a dataset and turn performance and cost into departure probabilities.
 
     Args:
         dataset: a key of `CATALOGUE`, or the name of a user's prepared table.
         data_dir: folder that holds `<dataset>/`.
-        pool_size: prompts of a run's online pool.
-        rho: weight of the normalised cost, u_raw = performance - rho * cost.
+        pool_size: prompts of a run's online pool; None: a third of the table, at most 1,000.
+        rho: weight of the normalised cost, u_raw = performance - rho * cost; None: 5 (the paper),
+            and 0 for a user's table, whose users do not see prices.
         cost_rule: one of `COST_RULES`.
-        low: r_lo, the least departure probability.
+        low: r_lo, the least departure probability; None: .1 (the paper), and .01 for a user's
+            table, where a wrong answer must not satisfy.
         high: r_hi, the largest.
         offline_size: largest size of a seed's offline split, drawn by the seed; None: every prompt
             outside the pool.
-        min_max: as in `departure_probabilities`.
+        min_max: as in `departure_probabilities`; None: True (the paper), and False for a user's
+            table.
         repeats: as in `Routing`.
         outcome: as in `Routing`.
 
@@ -223,13 +236,19 @@ def dataset_source(
             that do not fit it.
     """
     size = "a whole number, at least 1"
+    recipe = PAPER_RECIPE if dataset in CATALOGUE else USER_RECIPE
+    rho = recipe["rho"] if rho is None else rho
+    low = recipe["low"] if low is None else low
+    min_max = recipe["min_max"] if min_max is None else min_max
     for key, value, valid, allowed in (
         ("dataset", dataset, isinstance(dataset, str) and dataset, "the name of a dataset"),
         ("data_dir", data_dir, isinstance(data_dir, str | pathlib.Path), "a folder"),
         ("offline_size", offline_size,
          offline_size is None or (is_integer(offline_size) and offline_size >= 1),
          f"{size}, or null for all"),
-        ("pool_size", pool_size, is_integer(pool_size) and pool_size >= 1, size),
+        ("pool_size", pool_size,
+         pool_size is None or (is_integer(pool_size) and pool_size >= 1),
+         f"{size}, or null for a third of the table"),
         ("rho", rho, is_number(rho), "a number"),
         ("low", low, is_number(low), "a number"),
         ("high", high, is_number(high), "a number"),
@@ -239,6 +258,8 @@ def dataset_source(
         if not valid:
             raise ValueError(f"{key}={value} must be {allowed}")
     table, embeddings = load_dataset(dataset, data_dir)
+    if pool_size is None:
+        pool_size = max(1, min(table.num_prompts // 3, LARGEST_POOL))
     probabilities = departure_probabilities(
         table.performance, table.cost, rho, low, high, cost_rule, min_max=min_max
     )

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cqbjax.core.labels import PAPER, SERVERS, USER_DATA
+from cqbjax.core.labels import PAPER, SERVERS, USER_DATA, join_names
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine import memory
@@ -141,7 +141,7 @@ def describe_source(ready: PreparedPoint) -> dict[str, Any]:
     own = describe_differences(config)
     if isinstance(source, DatasetSource):
         table = source.table
-        named = {"provenance": table.provenance, SERVERS: ", ".join(table.servers)}
+        named = {"provenance": table.provenance, SERVERS: join_names(table.servers)}
         # An axis of the grid says so itself.
         odd = {
             key: config.source[key] for key, usual in OF_PAPER.items()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from cqbjax.core.labels import SERVER, SERVERS
+from cqbjax.core.labels import SERVER, SERVERS, split_names
 from cqbjax.results.points import RUN_DIMS, VARIABLES
 from cqbjax.results.summaries import queue_regret, throughput
 
@@ -84,7 +84,7 @@ def _describe_array(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
     words = str(array.attrs.get("long_name", name))
     if SERVER not in array.attrs:
         return words
-    number, names = int(array.attrs[SERVER]), str(point.attrs.get(SERVERS, "")).split(", ")
+    number, names = int(array.attrs[SERVER]), split_names(str(point.attrs.get(SERVERS, "")))
     return f"{words}, {names[number] if len(names) > number and names[number] else f'LLM {number}'}"
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import xarray as xr
 
 from cqbjax.core.files import write_atomic
-from cqbjax.core.labels import SERVERS
+from cqbjax.core.labels import SERVERS, split_names
 from cqbjax.core.recorders.queries import OUTCOMES, query_columns
 from cqbjax.results.summaries import find_differing
 
@@ -84,7 +84,7 @@ def _tabulate_runs(kept: xr.DataArray, lead: dict[str, object], servers: str) ->
     outcome = pl.Series(OUTCOMES).gather(told["outcome"].cast(pl.Int32)).cast(pl.Enum(OUTCOMES))
     frame = told.with_columns(pl.col(WHOLE).cast(pl.Int32), outcome=outcome)
     if servers:
-        names = pl.Series(servers.split(", ")).gather(frame["server"])
+        names = pl.Series(split_names(servers)).gather(frame["server"])
         frame.insert_column(frame.get_column_index("server") + 1, names.alias("llm"))
     return frame.select(
         *(pl.lit(value).alias(key) for key, value in lead.items()),

@@ -16,14 +16,18 @@ import polars as pl
 import pytest
 from composing import called, composed
 from hub import COMMIT, serving
+from matplotlib.text import Text
 
 from cqbjax import datasets as ds
+from cqbjax import results
 from cqbjax.cli import _compose, prepare_data
 from cqbjax.core import files
 from cqbjax.datasets.embeddings import read_embeddings
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import prices
 from cqbjax.experiments import configs
+from cqbjax.figures.sweeps import draw_over_keys
+from cqbjax.results.metrics import find_recorded
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 pytest.importorskip("huggingface_hub", reason="the extra 'embed' is not installed")
@@ -473,23 +477,75 @@ def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
     file = tmp_path / "table.parquet"
     own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
     run(tmp_path / "data", ds.user_table("mine"), source=file)
-    words = ("source=compact", "source.dataset=mine", "name=mine", "source.pool_size=9",
-             f"data_dir={tmp_path / 'data'}")  # fmt: skip
+    words = ("source=compact", "source.dataset=mine", "name=mine", f"data_dir={tmp_path / 'data'}")
     config = composed("experiment=routerbench", *words)
     files = [REPOSITORY / "conf" / name for name in ("config.yaml", "prepare/config.yaml")]
     both = [omegaconf.OmegaConf.load(file).data_dir for file in files]
     source = hydra.utils.instantiate(config.source)
     assert (source.dataset, source.table.num_prompts, source.table.num_servers) == ("mine", 29, 2)
-    assert source.describe(1, [0.5]).startswith("mine: 29 prompts, 2 LLMs; ")
+    assert source.describe(1, [0.5]).startswith(
+        "mine: 29 prompts (9 in the pool of a run), 2 LLMs; "
+    )
+    expected = 0.01 + 0.98 * source.table.performance  # users of one's own table see no prices
+    np.testing.assert_allclose(source.probabilities, expected)
+    direct = ds.dataset_source("mine", tmp_path / "data")
+    assert direct.queries.pool_size == source.queries.pool_size == 9
+    np.testing.assert_array_equal(direct.probabilities, source.probabilities)
+    paper = ds.dataset_source("mine", tmp_path / "data", rho=5.0, low=0.1, min_max=True)
+    np.testing.assert_array_equal(
+        paper.probabilities,
+        ds.departure_probabilities(source.table.performance, source.table.cost),
+    )
     assert both == ["data", "data"], "what the one script writes the other reads"
+
+
+@pytest.mark.slow
+def test_llms_with_any_name_are_named_so_everywhere(tmp_path):
+    names = ['a, "b"', "$x$ | [red]", "été:smile:"]
+    rows, draw = 30, np.random.default_rng(0)
+    frame = pl.DataFrame({"prompt_id": [f"q{k}" for k in range(rows)], "source": ["s"] * rows,
+                          "prompt": schemas.prompts(rows)})  # fmt: skip
+    frame = frame.with_columns(
+        pl.Series(f"{column}|{name}", values)
+        for name in names
+        for column, values in (("score", draw.integers(0, 2, rows)), ("cost", [0.5] * rows))
+    )
+    frame.write_csv(tmp_path / "own.csv")
+    np.save(tmp_path / "own.npy", embedder(schemas.prompts(rows)))
+    data = f"data_dir={tmp_path / 'data'}"
+    done = called("prepare_data", "dataset=compact", f"source={tmp_path / 'own.csv'}", data,
+                  f"embeddings={tmp_path / 'own.npy'}", "name=own")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "P(satisfied | grade 0) = 0.010; P(satisfied | grade 1) = 0.990" in done.stdout
+    for name in names:
+        grade = frame[f"score|{name}"].mean()
+        line = next(line for line in done.stdout.splitlines() if line.strip().startswith(name))
+        assert line.split()[-3:] == [f"{grade:.3f}", "0.5", f"{0.01 + 0.98 * grade:.3f}"]
+    done = called(
+        "run", "source=compact", "source.dataset=own", "policy=[random]", "num_seeds=2",
+        "horizon=40", "arrival_rate=[0.2,0.3]", "record=[traffic]", "queries=true", "name=own",
+        data, f"results_dir={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "30 prompts (10 in the pool of a run), 3 LLMs" in " ".join(done.stdout.split())
+    points = results.load_points(tmp_path / "data" / "own")
+    rows = results.tabulate_queries(points)
+    assert set(rows["llm"].drop_nulls()) == {*names}
+    for number, name in enumerate(names):
+        assert set(rows.filter(server=number)["llm"]) == {name}
+        assert find_recorded(points)[f"traffic_{number}"].long_name.endswith(f", {name}")
+        figure = draw_over_keys(points, f"traffic_{number}", 40, ["arrival_rate"])
+        figure.savefig(tmp_path / "own.png")
+        assert any(name in text.get_text() for text in figure.findobj(Text))
 
 
 def test_the_rates_that_are_printed_follow_the_datasets_own_settings(tmp_path):
     schemas.write("embedllm", tmp_path, 12)
-    for name, rule in (("embedllm", "none"), ("sprout", "global_max"), ("mine", "global_max")):
+    own = {"rho": 0, "low": 0.01, "min_max": False}
+    for name, settings in (("embedllm", {"cost_rule": "none"}), ("sprout", {}), ("mine", own)):
         entry = ds.CATALOGUE.get(name) or ds.user_table(name)
         table = ds.find_dataset("embedllm").read(tmp_path, None)
-        expected = ds.departure_probabilities(table.performance, table.cost, cost_rule=rule)
+        expected = ds.departure_probabilities(table.performance, table.cost, **settings)
         np.testing.assert_array_equal(prepare_data._compute_departures(entry, table), expected)
 
 
