@@ -20,48 +20,40 @@ import platformdirs
 K = TypeVar("K")
 
 
-Content = bytes | Callable[[IO[bytes]], Any]
+@contextlib.contextmanager
+def open_atomic(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Open a hidden temporary file, which replaces `path` once it is written to the end.
 
-
-def write_atomic(path: pathlib.Path, content: Content, **beside: Content) -> None:
-    """Write a file so that a reader sees its old content or all of the new, never a part.
-
-    Args:
-        path: where it shall stand; its folder is made.
-        content: what to write, or a function that writes it, given the open binary file.
-        beside: contents of files of the same name and another ending (`json=...`): neither file is
-            replaced before all are written.
+    A reader sees the old content or all of the new. The parent folder is made.
 
     Raises:
-        OSError: which names the file that cannot be written.
+        OSError: names `path`, which cannot be written.
     """
-    # Of nobody else: two nodes with one home may well share a process id.
-    own = uuid.uuid4().hex[:12]
-    contents = {path: content} | {path.with_suffix(f".{end}"): one for end, one in beside.items()}
-    partials = {one: one.with_name(f".{one.name}.{own}.partial") for one in contents}
+    # Not a process id: nodes that share a folder may have the same one.
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
     try:
-        with name_file_in_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for one, partial in partials.items():
-                with partial.open("wb") as file:
-                    write = contents[one]
-                    write(file) if callable(write) else file.write(write)
-                    file.flush()
-                    os.fsync(file.fileno())
-            for one, partial in partials.items():
-                os.replace(partial, one)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
-        for partial in partials.values():
+        with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def name_file_in_errors(path: pathlib.Path) -> Iterator[None]:
-    """Let an error of the system name the file that could not be written."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
+    """Write a file by `open_atomic`.
+
+    Args:
+        path: of the file.
+        content: its bytes, or a function that writes them to an open binary file.
+    """
+    with open_atomic(path) as file:
+        content(file) if callable(content) else file.write(content)
 
 
 def check_writable(folder: pathlib.Path, key: str) -> pathlib.Path:

@@ -8,7 +8,6 @@ import contextlib
 import datetime
 import hashlib
 import math
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cqbjax.core.files import name_file_in_errors
+from cqbjax.core.files import open_atomic
 from cqbjax.datasets.times import find_jumps
 from cqbjax.logs import shards
 from cqbjax.logs.shards import Batch, LogError
@@ -287,19 +286,12 @@ def parse_time(text: str | None) -> int | None:
 def _open_writer(
     path: Path, schema: pa.Schema
 ) -> Iterator[Callable[[Sequence[tuple[Any, ...]]], None]]:
-    """Yield a function that appends rows to a Parquet file, renamed to `path` at the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
-    try:
-        with pq.ParquetWriter(partial, schema) as file:
+    """Yield a function that appends rows to a Parquet file."""
+    with open_atomic(path) as file, pq.ParquetWriter(file, schema) as writer:
 
-            def write(rows: Sequence[tuple[Any, ...]]) -> None:
-                if rows:
-                    columns = list(zip(*rows, strict=True))
-                    with name_file_in_errors(path):
-                        file.write_table(pa.Table.from_arrays(columns, schema=schema))
+        def write(rows: Sequence[tuple[Any, ...]]) -> None:
+            if rows:
+                columns = list(zip(*rows, strict=True))
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
-            yield write
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        yield write
