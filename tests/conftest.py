@@ -147,10 +147,11 @@ def generated(shared_data, tmp_path_factory):
     """A small generated log of conversations, prepared: its data folder, its shards below `log`."""
     from log_files import EMBEDDER
 
-    from cqbjax.logs import generate, prepare
+    from cqbjax.logs import prepare
+    from reproduction import generated_log
 
     folder = tmp_path_factory.mktemp("generated")
-    settings = generate.GeneratorSettings(2500, longer=4.0, early=0.03, follow_ups=0.08)
-    generate.generate(folder / "log", shared_data, settings, shard_rows=700)
+    settings = generated_log.GeneratorSettings(2500, longer=4.0, early=0.03, follow_ups=0.08)
+    generated_log.generate(folder / "log", shared_data, settings, shard_rows=700)
     prepare.prepare(folder, folder / "log", embedder=EMBEDDER, progress=False)
     return folder

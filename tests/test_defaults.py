@@ -15,10 +15,11 @@ from cqbjax.datasets import source as datasets
 from cqbjax.datasets import utility
 from cqbjax.env import Env
 from cqbjax.experiments.sensitivity import Sensitivity
-from cqbjax.logs import generate, linking
+from cqbjax.logs import linking
 from cqbjax.offline import routers
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.results import metrics, summaries, tables
+from reproduction import generated_log
 
 NEVER = float("inf")
 DEFAULTS = [
@@ -45,7 +46,7 @@ DEFAULTS = [
     (dynamics.Prices, dict(factors=None, since=1, spread=0)),
     (dynamics.ServiceTimes, dict(rounds=1, law="fixed")),
     (linking.LinkingRule, dict(threshold=0.995, min_gap=0, among="open")),
-    (generate.GeneratorSettings, dict(longer=2.5, days=120, users=6, retyped=0.3, early=0.01,
+    (generated_log.GeneratorSettings, dict(longer=2.5, days=120, users=6, retyped=0.3, early=0.01,
                              follow_ups=0.04, close=False, seed=0)),
     (utility.departure_probabilities, dict(rho=5, low=0.1, high=0.99, cost_rule="global_max",
                                            equal_rows=0.5, min_max=True)),

@@ -13,13 +13,12 @@ from rich.table import Table
 
 from cqbjax import datasets
 from cqbjax.cli._command import run_configured
-from cqbjax.core.files import remove_on_error
 from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.experiments.configs import CONF, Config, select
 from cqbjax.experiments.jobs import Job
-from cqbjax.logs import generate, linking
+from cqbjax.logs import linking
 from cqbjax.logs import prepare as logs
 
 # The value of a key that leaves the choice to the dataset's entry in the catalogue.
@@ -38,11 +37,6 @@ def prepare_all(jobs: Sequence[Job]) -> None:
         _validate(config)
         if config.dataset == logs.NAME:
             _prepare_log(config)
-        elif config.made_up is not None:
-            raise ValueError(
-                f"made_up={config.made_up} generates a log of conversations, and needs "
-                "dataset=wildchat"
-            )
         else:
             _prepare_table(config)
 
@@ -112,21 +106,10 @@ def _prepare_log(config: Config) -> None:
         raise ValueError(f"model={logs.NONE} embeds nothing, which needs wildchat.threshold=1.")
     data_dir = pathlib.Path(config.data_dir)
     source = None if config.source is None else pathlib.Path(config.source)
-    made = []
-    if config.made_up is not None:
-        source = data_dir / "made_up" / f"wildchat-{config.made_up}"
-        made = [source]
-        settings = generate.GeneratorSettings(
-            config.made_up, longer=wanted.made_up_longer, follow_ups=wanted.made_up_follow_ups,
-            close=wanted.made_up_close, seed=wanted.made_up_seed,
-        )  # fmt: skip
-    with remove_on_error(*made):
-        if source and made:
-            generate.generate(source, data_dir, settings)
-        done = logs.prepare(
-            data_dir, source, wanted.model, encoder, wanted.tokens,
-            config.revision, config.batch_size, config.progress, embeddings=own,
-        )  # fmt: skip
+    done = logs.prepare(
+        data_dir, source, wanted.model, encoder, wanted.tokens,
+        config.revision, config.batch_size, config.progress, embeddings=own,
+    )  # fmt: skip
     log = logs.load_log(data_dir)
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{log.name}: {state} ({done.key}, revision {done.revision})", markup=False)
@@ -142,19 +125,12 @@ KEY_TYPES: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
          "wildchat.model", "wildchat.tokens", "wildchat.among"),
     ),
     "a whole number, at least 1": (
-        lambda value: is_integer(value) and value >= 1, ("batch_size", "made_up")
+        lambda value: is_integer(value) and value >= 1, ("batch_size",)
     ),
-    "a whole number": (is_integer, ("wildchat.made_up_seed",)),
-    "a number": (
-        is_number,
-        ("wildchat.threshold", "wildchat.min_gap", "wildchat.made_up_longer",
-         "wildchat.made_up_follow_ups"),
-    ),
-    "true or false": (
-        lambda value: isinstance(value, bool), ("progress", "wildchat.made_up_close")
-    ),
+    "a number": (is_number, ("wildchat.threshold", "wildchat.min_gap")),
+    "true or false": (lambda value: isinstance(value, bool), ("progress",)),
 }  # fmt: skip
-NULLABLE = ("source", "embeddings", "prices", "revision", "model", "truncation_side", "made_up")
+NULLABLE = ("source", "embeddings", "prices", "revision", "model", "truncation_side")
 
 
 def _validate(config: Config) -> None:

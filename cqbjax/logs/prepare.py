@@ -228,7 +228,7 @@ def load_log(data_dir: Path) -> Log:
     if entry is None:
         raise LogError(
             f"{data_dir}: no conversation log is prepared there: {prepare_data} downloads "
-            "WildChat-1M, source=PATH reads a local copy, and made_up=N generates one."
+            "WildChat-1M, and source=PATH reads a local copy."
         )
     folder, meta = entry.folder, dict(entry.meta)
     if "counts" not in meta:

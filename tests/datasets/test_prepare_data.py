@@ -6,7 +6,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import dataset_files as schemas
 import hydra
@@ -458,11 +457,6 @@ def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "made-up content" in (tmp_path / "tables" / f"{name}.md").read_text()
-
-
-def test_only_a_log_can_be_generated():
-    with pytest.raises(ValueError, match="made_up=12 generates a log of .* dataset=wildchat"):
-        prepare_data.prepare_all([SimpleNamespace(config=command("dataset=sprout", "made_up=12"))])
 
 
 @pytest.mark.parametrize("share", ("0", "2", "true", "much"))

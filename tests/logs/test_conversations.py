@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from log_files import EMBEDDER, SECOND, by_words
 
-from cqbjax.logs import conversations, generate, linking, prepare, shards
+from cqbjax.logs import conversations, linking, prepare, shards
 from cqbjax.logs import replay as replaying
 from cqbjax.logs.prepare import MODEL
 from cqbjax.logs.shards import LogError
+from reproduction import generated_log
 
 BEGIN = 1_700_000_000 * SECOND
 ANSWER = "word" * 60  # 60 tokens: 2 seconds, after 2.84 for the first
@@ -22,12 +23,12 @@ ANSWER = "word" * 60  # 60 tokens: 2 seconds, after 2.84 for the first
 def row(at=0, prompt="How do I sort a list?", ip="a1", model=MODEL, **changed):
     """Return a conversation whose user arrives `at` seconds after the beginning."""
     answered = BEGIN + round((at + 2.84 + 2) * SECOND)
-    return generate.make_conversation(model, ip, prompt, [(answered, ANSWER)], **changed)
+    return generated_log.make_conversation(model, ip, prompt, [(answered, ANSWER)], **changed)
 
 
 def read(tmp_path, rows, size=2):
     file = tmp_path / "train-00000-of-00001.parquet"
-    generate.write_shard(file, rows)
+    generated_log.write_shard(file, rows)
     shards.check_shards([file], MODEL)
     counts = conversations.read_log([file], MODEL, tmp_path / "out", size=size)
     return (
@@ -48,7 +49,7 @@ def turns(*changes):
 def test_the_user_arrives_before_the_response_by_the_papers_formula(tmp_path):
     later = [(BEGIN + 10 * SECOND, "word" * 300), (BEGIN + 99 * SECOND, ANSWER)]
     _, log, texts = read(
-        tmp_path, [generate.make_conversation(MODEL, "a1", "Why?", later), row(at=7)]
+        tmp_path, [generated_log.make_conversation(MODEL, "a1", "Why?", later), row(at=7)]
     )
     arrival = (log["arrival"].to_numpy() - BEGIN) / SECOND
     np.testing.assert_allclose(arrival, [10 - 2.84 - 10, 7], atol=2e-6)
@@ -61,14 +62,14 @@ def test_the_user_arrives_before_the_response_by_the_papers_formula(tmp_path):
 def two_answers(**changed):
     """Return a conversation whose last response, half a minute on, has no time of its own."""
     answers = [(BEGIN + 10 * SECOND, ANSWER), (BEGIN + 40 * SECOND, ANSWER)]
-    made = generate.make_conversation(MODEL, "a1", "Why?", answers, **changed)
+    made = generated_log.make_conversation(MODEL, "a1", "Why?", answers, **changed)
     made["conversation"][-1]["timestamp"] = None
     return made
 
 
 def test_a_last_response_without_a_time_has_the_rows(tmp_path):
     """Else what is asked again before it would be taken for a retrial."""
-    again = generate.make_conversation(MODEL, "a1", "Why?", [(BEGIN + 30 * SECOND, ANSWER)])
+    again = generated_log.make_conversation(MODEL, "a1", "Why?", [(BEGIN + 30 * SECOND, ANSWER)])
     _, log, _ = read(tmp_path, [two_answers(), again])
     assert ((log["ended"] - BEGIN) / SECOND).to_list() == [40, 30]
     assert ((log["answered"] - BEGIN) / SECOND).to_list() == [10, 30]
@@ -105,8 +106,8 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
         row(4, timestamp=None),
         row(timestamp=None, conversation=turns({}, {"timestamp": None})),
         two_answers(timestamp=None),
-        generate.make_conversation(MODEL, "a1", "Why?", [(BEGIN + 9, "x"), (BEGIN + 8, "y")]),
-        generate.make_conversation(MODEL, "a2", "Why?", [(BEGIN + 8, "x"), (BEGIN + 9, "y")]),
+        generated_log.make_conversation(MODEL, "a1", "Why?", [(BEGIN + 9, "x"), (BEGIN + 8, "y")]),
+        generated_log.make_conversation(MODEL, "a2", "Why?", [(BEGIN + 8, "x"), (BEGIN + 9, "y")]),
         row(conversation=turns({}, {"content": ""})),
         row(conversation=turns({}, {"content": " \n"})),
         row(),
@@ -132,9 +133,9 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
 def test_a_log_of_which_rows_stand_twice_has_the_chains_of_the_log_without_them(tmp_path):
     rows = [row(at=60 * i, prompt=f"prompt {i % 4}", ip=f"u{i % 3}") for i in range(24)]
     once, twice = tmp_path / "once", tmp_path / "twice"
-    generate.write_shard(once / "train-0.parquet", rows)
-    generate.write_shard(twice / "train-0.parquet", rows[:12])
-    generate.write_shard(twice / "train-1.parquet", [*rows[12:], *rows])
+    generated_log.write_shard(once / "train-0.parquet", rows)
+    generated_log.write_shard(twice / "train-0.parquet", rows[:12])
+    generated_log.write_shard(twice / "train-1.parquet", [*rows[12:], *rows])
     made, lines = [], []
     for source in (once, twice):
         prepare.prepare(tmp_path / f"of {source.name}", source, encoder="none", progress=False)
@@ -152,7 +153,7 @@ def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
     times = [60.0 * i + late * (i >= 15) for i in range(30)]
     for jumps, rows in ((0, range(15)), (1, range(30))):
         folder = tmp_path / str(jumps)
-        generate.write_shard(
+        generated_log.write_shard(
             folder / "train-0.parquet", [row(times[i], f"prompt {i % 4}") for i in rows]
         )
         prepare.prepare(folder / "data", folder, encoder="none", progress=False)
@@ -167,7 +168,7 @@ def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
 def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
     rows = [row(), row(prompt="broken X"), row(prompt="broken Y"), row(9, prompt="broken X")]
     file = tmp_path / "train-0.parquet"
-    generate.write_shard(file, rows)
+    generated_log.write_shard(file, rows)
     content = file.read_bytes()
     # Uncompressed and undictionaried, so that the bytes can be broken in place.
     table = pq.read_table(file)
@@ -189,10 +190,10 @@ def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
 
 def retyped(name, kind):
     """Return the official schema with another type of a field of turns."""
-    items = generate.SCHEMA.field("conversation").type.value_type
+    items = generated_log.SCHEMA.field("conversation").type.value_type
     changed = pa.struct([(name, kind) if field.name == name else field for field in items])
-    where = generate.SCHEMA.get_field_index("conversation")
-    return generate.SCHEMA.set(where, pa.field("conversation", pa.list_(changed)))
+    where = generated_log.SCHEMA.get_field_index("conversation")
+    return generated_log.SCHEMA.set(where, pa.field("conversation", pa.list_(changed)))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_digits_alone_are_no_time(text):
 
 @pytest.mark.parametrize("zone", ["UTC", None, "text", "text UTC"])
 def test_timestamps_may_be_times_or_text(tmp_path, zone):
-    table = pa.Table.from_pylist([row(), row(at=50)], generate.SCHEMA)
+    table = pa.Table.from_pylist([row(), row(at=50)], generated_log.SCHEMA)
     whole = table.to_pylist()
     for one in whole:
         for turn in one["conversation"]:
@@ -248,7 +249,7 @@ def test_the_size_of_a_batch_changes_nothing(tmp_path):
 def test_a_missing_column_or_field_is_named_with_those_there_are(tmp_path):
     file = tmp_path / "train-0.parquet"
     for column in shards.COLUMNS:
-        generate.write_shard(file, [row()])
+        generated_log.write_shard(file, [row()])
         pq.write_table(pq.read_table(file).drop_columns([column]), file)
         with pytest.raises(LogError, match=f"lacks column '{column}', it has conversation_hash"):
             prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
@@ -276,7 +277,7 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
         with pytest.raises(LogError, match=message) as refusal:
             prepare.prepare(tmp_path / "data", source, embedder=EMBEDDER)
         assert "\n" not in str(refusal.value)
-    generate.write_shard(wrong, [row()])
+    generated_log.write_shard(wrong, [row()])
     whole = wrong.read_bytes()
     wrong.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LogError, match="not a Parquet file, or cut short"):
@@ -286,7 +287,7 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
 
 def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
     file = tmp_path / "train-0.parquet"
-    generate.write_shard(file, [row(), row(), row(model="gpt-4-0314")])
+    generated_log.write_shard(file, [row(), row(), row(model="gpt-4-0314")])
     with pytest.raises(LogError) as refusal:
         prepare.prepare(tmp_path, file, model="gpt-5", embedder=EMBEDDER)
     assert str(refusal.value) == (
@@ -297,7 +298,7 @@ def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
 def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
     file = tmp_path / "train-0.parquet"
     gone = {"timestamp": None}
-    generate.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))] * 3)
+    generated_log.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))] * 3)
     with pytest.raises(LogError, match=r"can be used: no timestamp of .* response \(3\)"):
         prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     assert not list(tmp_path.rglob("meta.json")), "an unfinished entry does not count"
@@ -305,7 +306,7 @@ def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
 
 def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
-    generate.write_shard(file, [row(), row(at=60)], proxy_note="two rows standing in")
+    generated_log.write_shard(file, [row(), row(at=60)], proxy_note="two rows standing in")
     other = "other words", lambda texts: -by_words(texts)
     first = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     again = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
@@ -332,7 +333,7 @@ def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, mon
 
 def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
-    generate.write_shard(file, [row()])
+    generated_log.write_shard(file, [row()])
     monkeypatch.setattr(conversations, "read_log", lambda *_: pytest.fail("it was read"))
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ValueError, match="sentence-transformers is not installed"):
@@ -342,19 +343,19 @@ def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch
 def test_a_refused_log_leaves_nothing_behind(tmp_path):
     file = tmp_path / "train-0.parquet"
     gone = {"timestamp": None}
-    generate.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))])
+    generated_log.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))])
     with pytest.raises(LogError, match="can be used"):
         prepare.prepare(tmp_path / "data", file, encoder="none", progress=False)
     assert not (tmp_path / "data").exists()
     # Mended, it is read: no checksum of what was refused is left.
-    generate.write_shard(file, [row(), row(at=60)])
+    generated_log.write_shard(file, [row(), row(at=60)])
     assert prepare.prepare(tmp_path / "data", file, encoder="none", progress=False).built
 
 
 def test_embeddings_of_a_log_are_joined_by_the_hash_of_a_conversation(tmp_path):
     file, own = tmp_path / "train-0.parquet", tmp_path / "own.parquet"
     rows = [row(60 * i, f"prompt {i}", model=MODEL if i % 2 else "other") for i in range(6)]
-    generate.write_shard(file, rows)
+    generated_log.write_shard(file, rows)
     vectors = np.eye(6)
     order = np.random.default_rng(0).permutation(6)
     columns = {"conversation_hash": [one["conversation_hash"] for one in rows],
@@ -370,7 +371,7 @@ def test_embeddings_of_a_log_are_joined_by_the_hash_of_a_conversation(tmp_path):
 
 def test_identical_prompts_need_no_encoder(tmp_path):
     file = tmp_path / "train-0.parquet"
-    generate.write_shard(file, [row(), row(at=60), row(at=90, prompt="Why?")])
+    generated_log.write_shard(file, [row(), row(at=60), row(at=90, prompt="Why?")])
     prepare.prepare(tmp_path, file, encoder="none", progress=False)
     log = prepare.load_log(tmp_path)
     assert log.embeddings is None and log.encoder == "none"
@@ -389,7 +390,7 @@ def test_ones_own_embeddings_are_those_of_the_rows(tmp_path):
     """Of a text's rows the first counts; rows of other models are there, and are not read."""
     made = [row(model="gpt-4-0314"), row(), row(at=60, prompt="Why?"), row(at=90)]
     file, own = tmp_path / "train-0.parquet", tmp_path / "own.npy"
-    generate.write_shard(file, made)
+    generated_log.write_shard(file, made)
     np.save(own, np.array([[np.nan, 0], [3, 4], [0, 900], [7, 7]]))
     with pytest.raises(ValueError, match=r"but the log has 4 conversations and needs one row"):
         np.save(tmp_path / "short.npy", np.ones((3, 2)))
@@ -408,7 +409,7 @@ def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_na
     tmp_path, monkeypatch
 ):
     folder = tmp_path / "our service"
-    generate.write_shard(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
+    generated_log.write_shard(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
 
     def origin_of():
         prepare.prepare(tmp_path, folder, embedder=EMBEDDER, progress=False)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from log_files import SECOND, heavy
 
 from cqbjax.logs import conversations, linking
-from cqbjax.logs.generate import GAPS
 from cqbjax.logs.linking import LinkingRule
 from cqbjax.logs.shards import LogError
+from reproduction.generated_log import GAPS
 
 # Cosines of texts 1, 2, 3 with text 0.
 COSINES = (1.0, 0.996, 0.96, 0.5)

@@ -1,4 +1,9 @@
-"""Generated logs in WildChat-1M's schema, whose retry chains and satisfaction are known.
+"""Generate a log in WildChat-1M's schema, whose retry chains and satisfaction are known.
+
+    python -m reproduction.generated_log DATA 60000
+
+writes `DATA/made_up/wildchat-60000`, which `prepare_data dataset=wildchat source=` reads. DATA must
+hold the trace and the real gaps (`TRACE`, `GAPS`).
 
 Conversations arrive as in a trace of an LLM service (stretched, and repeated from its beginning
 when it ends), answers have its token counts, and retrials come after the gaps between real repeats
@@ -6,6 +11,7 @@ in WildChat. The prompts are made up. The topic, which the first prompt names, d
 probability that an answer satisfies the user.
 """
 
+import argparse
 import datetime
 import hashlib
 import itertools
@@ -18,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cqbjax.core.files import remove_on_error
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame
 from cqbjax.logs.conversations import EPOCH, FIRST_TOKEN, SECOND, TOKENS_PER_SECOND
 from cqbjax.logs.prepare import MODEL, TRUTH
@@ -132,7 +139,7 @@ def generate(
         ValueError: a setting is out of range, or the trace or the gaps are missing.
     """
     if settings.conversations < 10:
-        raise LogError(f"made_up={settings.conversations} must be at least 10 conversations.")
+        raise LogError(f"conversations={settings.conversations} must be at least 10 conversations.")
     if not settings.longer > 1.5:
         raise LogError(f"longer={settings.longer} must be above 1.5 conversations.")
     rows = _Generator(settings, data_dir).draw_rows()
@@ -360,3 +367,27 @@ def write_shard(path: Path, rows: Sequence[dict[str, Any]], proxy_note: str = ""
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = SCHEMA.with_metadata({PROXY_NOTE: proxy_note.encode()}) if proxy_note else SCHEMA
     pq.write_table(pa.Table.from_pylist(list(rows), schema), path)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Generate the log that a command line describes, and print its folder."""
+    parser = argparse.ArgumentParser("reproduction.generated_log", description=__doc__)
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("conversations", type=int)
+    parser.add_argument("--longer", type=float, default=4.8)
+    parser.add_argument("--follow-ups", type=float, default=0.04)
+    parser.add_argument("--close", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = vars(parser.parse_args(words))
+    data_dir = asked.pop("data_dir")
+    folder = data_dir / "made_up" / f"wildchat-{asked['conversations']}"
+    try:
+        with remove_on_error(folder):
+            generate(folder, data_dir, GeneratorSettings(**asked))
+    except ValueError as error:
+        parser.exit(2, f"error: {error}\n")
+    print(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 from log_files import EMBEDDER
 
-from cqbjax.logs import generate, linking, prepare
+from cqbjax.logs import linking, prepare
 from cqbjax.logs.linking import LinkingRule
 from cqbjax.logs.shards import LogError
+from reproduction import generated_log
 
 
 def compare(folder, rule):
@@ -46,13 +47,13 @@ def test_gaps_arrivals_and_tokens_are_the_real_ones(generated, shared_data):
     joined = frame.join(truth, on="row").filter(pl.col("kind") == "chain").sort("chain", "position")
     since = (joined["arrival"] - joined["ended"].shift(1)).to_numpy() / 1e6
     drawn = since[joined["position"].to_numpy() > 0]
-    real = generate.read_gaps(shared_data / generate.GAPS)
+    real = generated_log.read_gaps(shared_data / generated_log.GAPS)
     assert len(real) == 47 and np.median(real) == pytest.approx(28 * 60, rel=0.05)
     # Five standard errors of the share below each quartile.
     for share in (0.25, 0.5, 0.75):
         below = (drawn <= np.quantile(real, share)).mean()
         assert abs(below - share) < 5 * np.sqrt(share * (1 - share) / len(drawn)) + 0.02
-    arrivals, tokens = generate.read_trace(shared_data / generate.TRACE)
+    arrivals, tokens = generated_log.read_trace(shared_data / generated_log.TRACE)
     assert set(joined["tokens"].to_list()) <= set(tokens.tolist())
     roots = joined.filter(pl.col("position") == 0)["arrival"].sort().to_numpy()
     here = (roots - roots[0]) / (roots[-1] - roots[0])
@@ -72,9 +73,9 @@ def test_users_leave_with_the_planted_chances(generated):
 
 
 def test_the_same_seed_is_the_same_log(shared_data, tmp_path):
-    some = generate.GeneratorSettings(60)
+    some = generated_log.GeneratorSettings(60)
     for folder, settings in (("a", some), ("b", some), ("c", some._replace(seed=1))):
-        generate.generate(tmp_path / folder, shared_data, settings)
+        generated_log.generate(tmp_path / folder, shared_data, settings)
     a, b, c = (next((tmp_path / x).glob("train-*")).read_bytes() for x in "abc")
     assert a == b != c
 
@@ -88,21 +89,23 @@ def test_what_is_generated_says_so(generated):
 
 
 def test_wrong_settings_and_missing_real_data_are_one_sentence(tmp_path, shared_data):
-    with pytest.raises(LogError, match="made_up=5 must be at least 10"):
-        generate.generate(tmp_path, shared_data, generate.GeneratorSettings(5))
+    with pytest.raises(LogError, match="conversations=5 must be at least 10"):
+        generated_log.generate(tmp_path, shared_data, generated_log.GeneratorSettings(5))
     with pytest.raises(LogError, match=r"longer=1 must be above 1.5"):
-        generate.generate(tmp_path, shared_data, generate.GeneratorSettings(50, longer=1))
+        generated_log.generate(tmp_path, shared_data, generated_log.GeneratorSettings(50, longer=1))
     with pytest.raises(LogError, match="azure_llm_2023_conv.parquet: no such file"):
-        generate.generate(tmp_path, tmp_path, generate.GeneratorSettings(50))
+        generated_log.generate(tmp_path, tmp_path, generated_log.GeneratorSettings(50))
     with pytest.raises(LogError, match="retrial_chains.csv: no such file"):
-        generate.read_gaps(tmp_path / generate.GAPS)
+        generated_log.read_gaps(tmp_path / generated_log.GAPS)
 
 
 @pytest.mark.slow
 def test_fifty_thousand_conversations_are_recovered_in_bounded_time_and_memory(
     shared_data, tmp_path, capsys
 ):
-    generate.generate(tmp_path / "log", shared_data, generate.GeneratorSettings(55_000, longer=4.8))
+    generated_log.generate(
+        tmp_path / "log", shared_data, generated_log.GeneratorSettings(55_000, longer=4.8)
+    )
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     prepare.prepare(tmp_path, tmp_path / "log", embedder=EMBEDDER, progress=False)
     planted, linked, made = compare(tmp_path, LinkingRule())
