@@ -1,15 +1,12 @@
 """The datasets by name: their readers, what is dropped from them, and where they come from."""
 
 import dataclasses
-import importlib.util
 import pathlib
 import re
 from collections.abc import Callable
 
 from cqbjax.core.labels import GENERATED, PAPER, PAPER_DATASETS, PROXY
 from cqbjax.datasets.readers.embedllm import read_embedllm
-from cqbjax.datasets.readers.paretobandit import FILES as EXAMPLES
-from cqbjax.datasets.readers.paretobandit import read_paretobandit
 from cqbjax.datasets.readers.parquet_csv import read_compact
 from cqbjax.datasets.readers.routerbench import read_routerbench
 from cqbjax.datasets.readers.sprout import read_sprout
@@ -36,7 +33,6 @@ class Dataset:
         drop_servers_below: see `drop_missing`.
         drop_incomplete_prompts: see `drop_missing`.
         priced: whether the cost comes from a price list, which a user can replace.
-        package: name of an installed Python package with the files, and the folders in it.
     """
 
     name: str
@@ -48,15 +44,6 @@ class Dataset:
     drop_servers_below: float | None = None
     drop_incomplete_prompts: bool = False
     priced: bool = False
-    package: tuple[str, ...] = ()
-
-    @property
-    def package_folder(self) -> pathlib.Path | None:
-        """Folder of the files in the installed package; None if it is not installed."""
-        found = importlib.util.find_spec(self.package[0]) if self.package else None
-        if found is None or found.origin is None:
-            return None
-        return pathlib.Path(found.origin).parent.joinpath(*self.package[1:])
 
 
 def _read_routerbench(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
@@ -81,10 +68,8 @@ def _read_mmlu_pro(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTa
 
 
 def _read_paretobandit(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
-    compact = path if path.is_file() else path / "paretobandit.parquet"
-    if compact.is_file() and compact.suffix != ".jsonl":
-        return read_compact(compact, name="ParetoBandit")
-    return read_paretobandit(path)
+    file = path if path.is_file() else path / "paretobandit.parquet"
+    return read_compact(file, name="ParetoBandit")
 
 
 def _mark_generated(table: RoutingTable) -> RoutingTable:
@@ -112,9 +97,7 @@ CATALOGUE = {
             drop_servers_below=0.99, drop_incomplete_prompts=True,
         ),
         Dataset(
-            "paretobandit", "ParetoBandit", _read_paretobandit,
-            files=("paretobandit.parquet", *EXAMPLES),
-            package=("pareto_bandit", "data", "examples"),
+            "paretobandit", "ParetoBandit", _read_paretobandit, files=("paretobandit.parquet",),
         ),
         Dataset(
             "embedllm", "EmbedLLM",

@@ -40,8 +40,7 @@ def prepare(
     Args:
         name: a key of the catalogue, or a `user_table`.
         data_dir: the folder of data; downloads go to `data_dir/<name>/`.
-        source: a local file or folder instead of a download, or of the files of an installed
-            Python package.
+        source: a local file or folder instead of a download.
         revision: the hub's commit; when None that of the first build, else the catalogue's.
         model: encoder, a hub name or a local folder.
         batch_size: prompts per forward pass.
@@ -72,17 +71,14 @@ def prepare(
             f"prices={prices}: dataset {entry.name} has its costs in its own files, a price "
             f"list is for {' and '.join(k for k, v in CATALOGUE.items() if v.priced)}."
         )
-    if source is None and entry.package and entry.package_folder is None:
-        raise TableError(
-            f"dataset {entry.name} comes with cqbjax and needs no preparing: to make it of its own "
-            f"package, pip install 'cqbjax[{entry.name}]', or give source=PATH."
-        )
+    if source is None and (SHIPPED / entry.name).is_dir():
+        raise TableError(f"dataset {entry.name} comes with cqbjax and needs no preparing.")
     got = fetch(
-        entry.name, data_dir, entry.package_folder if source is None else source,
+        entry.name, data_dir, source,
         (entry.repository, entry.files, entry.revision or None), revision,
         functools.partial(list_files, patterns=entry.files),
     )  # fmt: skip
-    vectors_file = _find_embeddings(entry, got.path, user_file, truncation_side)
+    vectors_file = _find_embeddings(got.path, user_file, truncation_side)
     side = truncation_side or RIGHT
     encoder = (
         f"embeddings {sha256(vectors_file)}" if vectors_file else encoder_identity(model, side)
@@ -122,11 +118,9 @@ def _check_exists(key: str, path: str | pathlib.Path | None) -> pathlib.Path | N
 
 
 def _find_embeddings(
-    entry: Dataset, path: pathlib.Path, user_file: pathlib.Path | None, truncation_side: str | None
+    path: pathlib.Path, user_file: pathlib.Path | None, truncation_side: str | None
 ) -> pathlib.Path | None:
-    """Return the file that replaces the encoder: the user's, one beside the files, or shipped.
-
-    Shipped embeddings count only if the prompts of `path` are the shipped ones.
+    """Return the file that replaces the encoder: the user's, or one beside the files.
 
     Raises:
         TableError: a user's file, and a setting of the encoder.
@@ -138,9 +132,5 @@ def _find_embeddings(
                 "are given in its place: leave one of them out."
             )
         return None
-    beside, shipped = path / EMBEDDINGS_FILE, SHIPPED / entry.name
-    if user_file or beside.is_file():
-        return user_file or beside
-    if shipped.is_dir() and entry.read(shipped, None).prompts == entry.read(path, None).prompts:
-        return shipped / EMBEDDINGS_FILE
-    return None
+    beside = path / EMBEDDINGS_FILE
+    return user_file or (beside if beside.is_file() else None)
