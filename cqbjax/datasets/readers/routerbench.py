@@ -7,7 +7,7 @@ Columns: `sample_id, prompt, eval_name`, then for each LLM a score column named 
 import ast
 import pathlib
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,21 @@ NUMBERED = ("", "Unnamed: 0")  # the frame's own row number, as pandas writes it
 ORACLE = "oracle_model_to_route_to"
 # Columns of a joined row: its number in the unsplit RouterBench, its file and its row there.
 ROW, FILE, FILE_ROW = "__row", "__file", "__file_row"
+# The callables of a pickled frame of floats and strings, under the paths of old and new versions.
+ALLOWED = {
+    f"{module}.{name}"
+    for modules, names in (
+        ("_codecs", "encode"), ("builtins __builtin__", "slice"), ("numpy", "ndarray dtype"),
+        ("numpy.core.multiarray numpy._core.multiarray", "_reconstruct"),
+        ("numpy.core.numeric numpy._core.numeric", "_frombuffer"),
+        ("pandas._libs.internals", "_unpickle_block"),
+        ("pandas.core.internals.managers", "BlockManager"), ("pandas.core.frame", "DataFrame"),
+        ("pandas.core.indexes.base", "_new_Index Index"), ("pandas", "DataFrame Index RangeIndex"),
+        ("pandas.core.indexes.range", "RangeIndex"),
+        ("pandas.core.indexes.numeric", "Int64Index Float64Index"),
+    )
+    for module in modules.split() for name in names.split()
+}  # fmt: skip
 
 
 def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
@@ -224,8 +239,8 @@ def _to_matrix(frame: pl.DataFrame, columns: Sequence[str]) -> np.ndarray:
 def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
     """Read a pickled pandas frame of numbers and strings without letting the pickle run code.
 
-    A pickle names the callables that it wants called. Only those that such a frame needs are
-    allowed, by their exact (module, name). They build arrays, indexes and frames, nothing else.
+    A pickle names the callables that it wants called. Only those in `ALLOWED` are, which build
+    arrays, indexes and frames.
 
     Args:
         path: the `.pkl` file.
@@ -242,9 +257,7 @@ def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
         raise TableError(f"{path}: no such file.")
     try:
         with path.open("rb") as file:
-            unpickler = _FrameUnpickler(file)
-            unpickler.allowed = _allowed_callables()
-            frame = unpickler.load()
+            frame = _FrameUnpickler(file).load()
     except pickle.UnpicklingError as error:
         raise TableError(f"{path}: the pickle was refused: {error}.") from error
     except Exception as error:  # a malformed pickle can raise anything
@@ -264,55 +277,12 @@ def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
 
 
 class _FrameUnpickler(pickle.Unpickler):
-    allowed: dict[tuple[str, str], Callable[..., Any]]
-
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.allowed:
+        if f"{module}.{name}" not in ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed")
-        return self.allowed[(module, name)]
+        if module == "pandas.core.indexes.numeric":  # a plain Index since pandas 2
+            module, name = "pandas", "Index"
+        return super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError(f"it asks for the outside object {pid!r}")
-
-
-def _allowed_callables() -> dict[tuple[str, str], Callable[..., Any]]:
-    """Return the callables of a frame of floats and Python strings, under old and new paths."""
-    import pandas as pd
-    from numpy._core import multiarray, numeric
-    from pandas._libs import internals
-    from pandas.core.indexes import base
-    from pandas.core.internals import managers
-
-    def encode(text: str, encoding: str) -> bytes:
-        # In place of `_codecs.encode`, by which protocol 2 spells bytes.
-        if encoding not in ("latin1", "latin-1"):
-            raise pickle.UnpicklingError(f"_codecs.encode to {encoding!r} is not allowed")
-        return text.encode("latin-1")
-
-    old_index = "pandas.core.indexes.numeric"  # its classes are a plain Index since pandas 2
-    return {
-        ("_codecs", "encode"): encode,
-        # Protocol 2 spells builtins as Python 2 did.
-        **{(module, "slice"): slice for module in ("builtins", "__builtin__")},
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        # Renamed in numpy 2.
-        **{
-            (f"{core}.{module}", name): function
-            for core in ("numpy.core", "numpy._core")
-            for module, name, function in (
-                ("multiarray", "_reconstruct", multiarray._reconstruct),
-                ("numeric", "_frombuffer", numeric._frombuffer),  # type: ignore[attr-defined]  # not in the stubs
-            )
-        },
-        ("pandas._libs.internals", "_unpickle_block"): internals._unpickle_block,
-        ("pandas.core.internals.managers", "BlockManager"): managers.BlockManager,
-        ("pandas.core.indexes.base", "_new_Index"): base._new_Index,
-        **{(old_index, name): pd.Index for name in ("Int64Index", "Float64Index")},
-        **{(module, "Index"): pd.Index for module in ("pandas", "pandas.core.indexes.base")},
-        **{
-            (module, "RangeIndex"): pd.RangeIndex
-            for module in ("pandas", "pandas.core.indexes.range")
-        },
-        **{(module, "DataFrame"): pd.DataFrame for module in ("pandas", "pandas.core.frame")},
-    }
