@@ -1,4 +1,4 @@
-"""What stored results say: frames, intervals, tables, extracts."""
+"""Stored results: loading, statistics and tables."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""A sweep as one table to go on with elsewhere: a row a point, rate, policy, round and metric.
+"""A sweep as one table for other tools: a row per point, rate, policy, round and metric.
 
-Every swept key is a column. Means come with intervals over seeds, and with differences from a named
-policy, paired by seed, with Student's t and the bootstrap.
+Every swept key is a column. Means have intervals over seeds. Differences from a reference policy
+are paired by seed, with Student's t and bootstrap intervals.
 """
 
 from collections.abc import Sequence
@@ -40,20 +40,18 @@ def aggregate_points(
     Args:
         points: as `results.load_points` returns them.
         metrics: of `list_metrics(points)`.
-        rounds: the last recorded one that is not later is taken, and named; none is the last of
-            all.
-        reference: a policy whose values the others' are subtracted from, seed by seed; None is
-            none.
+        rounds: each is replaced by the last recorded round that is not later; empty: the last
+            recorded round.
+        reference: a policy from whose values those of the others are subtracted, seed by seed.
         seed: of the bootstrap.
 
     Returns:
-        Columns: every key in which points differ, `experiment` among them, arrival_rate, policy,
-        round, metric, n (seeds), mean, low, high (95% Student-t), sd; and with `reference`, before
-        the mean, `MINUS` (95%, the last two percentiles of resampled seeds): null for the policy
-        itself.
+        Every key in which points differ, arrival_rate, policy, round, metric, n (seeds), mean, low,
+        high (95% Student's t) and sd. With `reference`, also `MINUS` before the mean: the mean
+        difference, its t interval and its bootstrap interval (both 95%); null for the reference.
 
     Raises:
-        ValueError: an unknown metric or policy, or a round before the first one recorded.
+        ValueError: an unknown metric or policy, or a round before the first recorded one.
     """
     validate_metrics(points, metrics)
     labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
@@ -62,20 +60,20 @@ def aggregate_points(
     values = tabulate_runs(points, metrics, rounds or [LAST])
     made = summarise(values, list_shares(list_metrics(points)))
     if reference is not None:
-        apart = subtract_policies(values, reference)
+        differences = subtract_policies(values, reference)
         ends = {"mean": "minus", "low": "minus_low", "high": "minus_high"}
-        minus = summarise(apart).select(*KEYS, pl.col(*ends).name.map(ends.__getitem__))
-        minus = minus.hstack(_bootstrap_ends(apart, np.random.default_rng(seed)))
+        minus = summarise(differences).select(*KEYS, pl.col(*ends).name.map(ends.__getitem__))
+        minus = minus.hstack(_bootstrap_ends(differences, np.random.default_rng(seed)))
         made = made.join(minus, on=KEYS, how="left", maintain_order="left")
     minus_columns = MINUS if reference is not None else ()
     ordered = made.select(*KEYS, "n", *minus_columns, "mean", "low", "high", "sd")
     return add_attributes(drop_point_intervals(ordered), points, find_differing(points))
 
 
-def _bootstrap_ends(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:
+def _bootstrap_ends(differences: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:
     """Return the ends of bootstrap intervals: percentiles of the means of resampled seeds."""
     tables = []
-    sized = apart.with_row_index("place").with_columns(n=pl.col("values").list.len())
+    sized = differences.with_row_index("place").with_columns(n=pl.col("values").list.len())
     for part in sized.partition_by("n", "round", "metric", maintain_order=True):
         n = part["n"][0]
         # How often each resample takes each seed: its mean is then one product.
@@ -87,7 +85,7 @@ def _bootstrap_ends(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataF
 
 
 def save_aggregate(table: pl.DataFrame, stem: Path) -> tuple[Path, Path]:
-    """Write `stem`.parquet and `stem`.csv, each whole or not at all."""
+    """Write `stem`.parquet and `stem`.csv atomically."""
     parquet, csv = (stem.with_name(f"{stem.name}.{kind}") for kind in ("parquet", "csv"))
     write_atomic(parquet, table.write_parquet)
     write_atomic(csv, table.write_csv)

@@ -1,9 +1,9 @@
-"""Result files: points that ran together, in one file whose every byte is covered by a checksum.
+"""Result files: points that ran together, with checksums of every byte.
 
-A file is NetCDF with its points along a dimension `point`, then a description in JSON, then a
-trailer line with the format's number, the length of the description and its checksum. The
-description holds each point's manifest and the checksum of the arrays, so that an index knows what
-is stored without reading arrays. NetCDF readers ignore what follows the arrays.
+A file is NetCDF with its points along the dimension `point`, then a description in JSON, then a
+trailer line with the number of the format, the length of the description and its checksum. The
+description holds the manifests of the points and the checksum of the arrays, so that an index does
+not read arrays. NetCDF readers ignore everything after the arrays.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ ENDING = ".nc"
 FORMAT = 3
 # Texts of each point: its configuration in YAML and its attributes in JSON.
 TEXTS = ("configs", "attributes")
-LEFT_OVER = 600.0  # seconds without a change after which no process writes a hidden file
+LEFT_OVER = 600.0  # seconds after which an unchanged partial file is removed
 _TRAILER = "\ncqbjax results, format %3d, description of %12d bytes, SHA-256 %s\n"
 _TRAILER_BYTES = len(_TRAILER % (0, 0, "0" * 64))
 _TRAILER_PATTERN = re.compile(
@@ -48,12 +48,11 @@ class FormatError(ResultError):
 def write_file(points: Sequence[StoredPoint], path: Path) -> None:
     """Write points atomically, replacing an older file.
 
-    A crash leaves the old file or the new one. Hidden partial files are never read; those that no
-    process can still be writing are removed.
+    A crash leaves the old file or the new one. Partial files of earlier crashes are removed.
 
     Args:
         points: at least one, all of one `shape_of`.
-        path: ends in `.nc`; parent folders are made.
+        path: ends in `.nc`; parent folders are created.
 
     Raises:
         ResultError: a variable, dimension or attribute is missing or cannot be stored.
@@ -80,7 +79,7 @@ def replace_manifests(path: Path, manifests: Sequence[Mapping[str, Any]]) -> Non
 
 
 def _describe(manifests: Sequence[Mapping[str, Any]], arrays: bytes) -> bytes:
-    """Return description and trailer; what all manifests have in common is written once."""
+    """Return description and trailer; common values of all manifests are written once."""
     first, *others = manifests
     common = {
         key: value for key, value in first.items()
@@ -115,7 +114,7 @@ def _read_description(path: Path) -> dict[str, Any]:
         text = file.read(length)
     number = int(trailer[1]) if trailer else 0
     if trailer is None and path.with_suffix(".json").is_file():
-        number = FORMAT - 1  # which had its description in a file of its own
+        number = FORMAT - 1  # had its description in a separate file
     elif trailer is None or trailer[3].decode() != _checksum(number, text):
         raise ResultError(
             f"{path} is damaged, or not a result of cqbjax: its end is not as written; run the "
@@ -166,8 +165,8 @@ def read_file(
 
     Args:
         path: of the file.
-        rounds: keep these, each the last recorded one that is not later; None keeps all.
-        only: the numbers of the points wanted, returned in increasing order; None is all.
+        rounds: each is replaced by the last recorded round that is not later; None: all.
+        only: indices of points, which are returned in increasing order; None: all.
 
     Raises:
         ResultError: the file is missing, damaged or not a result.
@@ -184,7 +183,7 @@ def read_file(
 
 
 def find_files(folder: Path) -> list[Path]:
-    """List the result files in and below a folder; hidden ones are left-overs."""
+    """List the result files in and below a folder, without hidden ones."""
     return [
         file
         for file in sorted(folder.rglob(f"*{ENDING}"))
@@ -220,11 +219,11 @@ def _stack(points: Sequence[StoredPoint]) -> xr.Dataset:
 def _unstack(
     whole: xr.Dataset, manifests: Sequence[Manifest], numbers: Sequence[int]
 ) -> list[StoredPoint]:
-    """Return points of what `_stack` returned."""
-    words = {name: one for name, one in whole.coords.items() if one.dtype.kind == "O"}
+    """Return points from the dataset of `_stack`."""
+    texts = {name: one for name, one in whole.coords.items() if one.dtype.kind == "O"}
     whole = whole.assign_coords({
         name: (one.dims, [str(label) for label in one.values], one.attrs)
-        for name, one in words.items()
+        for name, one in texts.items()
     })  # fmt: skip
     configs, attributes = (whole[name].values for name in TEXTS)
     points = []
@@ -234,14 +233,14 @@ def _unstack(
             for name in whole.data_vars
             if name not in (*TEXTS, *POINT_COORDS.values())
         }
-        own = {one: whole[many].values[i] for one, many in POINT_COORDS.items() if many in whole}
-        point = xr.Dataset(data, {**own, **whole.coords}, json.loads(attributes[i]))
+        coords = {one: whole[many].values[i] for one, many in POINT_COORDS.items() if many in whole}
+        point = xr.Dataset(data, {**coords, **whole.coords}, json.loads(attributes[i]))
         points.append(StoredPoint(point, manifests[i], str(configs[i])))
     return points
 
 
 def _select_rounds(opened: xr.Dataset, rounds: Sequence[int]) -> xr.Dataset:
-    """Keep the last recorded rounds that are not later than these."""
+    """Select the last recorded rounds that are not later than the given ones."""
     if "round" not in opened.coords:
         return opened
     last = np.searchsorted(opened["round"].values, sorted(rounds), side="right") - 1
@@ -251,10 +250,9 @@ def _select_rounds(opened: xr.Dataset, rounds: Sequence[int]) -> xr.Dataset:
 def _encode(whole: xr.Dataset) -> bytes:
     """Return a dataset as compressed NetCDF.
 
-    HDF5 writes to memory: it would crash on a full disk, and needs locks that some file systems
-    lack.
+    HDF5 writes to memory, because it crashes on a full disk and needs file locks.
     """
-    # A point is read without the others. HDF5 compresses neither text nor scalars.
+    # A chunk holds one point. HDF5 compresses neither text nor scalars.
     encoding: dict[Hashable, dict[str, Any]] = {
         name: {"zlib": True, "complevel": 4, "shuffle": True, "chunksizes": (1, *one.shape[1:])}
         for name, one in whole.data_vars.items()
@@ -266,7 +264,7 @@ def _encode(whole: xr.Dataset) -> bytes:
 
 
 def _plain(attributes: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-    """Turn NumPy's scalars into Python's."""
+    """Convert NumPy scalars to Python scalars."""
     return {
         key: value.item() if isinstance(value, np.generic) else value
         for key, value in attributes.items()

@@ -1,7 +1,7 @@
-"""Stored arrays as one long table, of which every table, figure, claim and page is a view.
+"""Stored arrays as one long table, from which all tables and figures are made.
 
-A row is a point, arrival rate, policy, round and metric, with the values of all seeds. Differences
-between policies or rounds are taken seed by seed; a mean with its interval comes last.
+A row holds the values of all seeds for a point, arrival rate, policy, round and metric. Differences
+between policies or rounds are computed seed by seed, before means and intervals.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from cqbjax.results.points import shape_of
 from cqbjax.results.summaries import ALIKE, select_round, share_interval, t_quantile
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
-LAST = 2**62  # a round that none is later than: of a result, the last one recorded
+LAST = 2**62  # selects the last recorded round
 _DIMS = ("round", "point", "arrival_rate", "policy", "seed")
 
 
@@ -29,11 +29,11 @@ def tabulate_runs(
     Args:
         points: as `results.load_points` returns them.
         names: of metrics, or of stored arrays.
-        rounds: the last recorded one that is not later is taken, and named; None takes all.
+        rounds: each is replaced by the last recorded round that is not later; None: all.
 
     Returns:
-        `KEYS`, where point is its number in `points`, and `values`, a list by seed. What a recorder
-        reads at a run's end stands at the last recorded round alone.
+        `KEYS`, where point is the index in `points`, and `values`, a list by seed. A metric that is
+        recorded once a run has a row at the last recorded round only.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
@@ -44,13 +44,13 @@ def tabulate_runs(
 
 
 def _group_shapes(points: Sequence[xr.Dataset]) -> list[list[int]]:
-    """Return the numbers of points, those of one shape together."""
+    """Return the indices of points, grouped by shape."""
     if not points:
         raise ValueError("points is empty: at least one result is needed.")
-    alike: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for number, point in enumerate(points):
-        alike.setdefault(shape_of(point), []).append(number)
-    return list(alike.values())
+        groups.setdefault(shape_of(point), []).append(number)
+    return list(groups.values())
 
 
 def _tabulate_shape(
@@ -58,18 +58,20 @@ def _tabulate_shape(
     rounds: Sequence[int] | None,
 ) -> pl.DataFrame:  # fmt: skip
     """Return the rows of points of one shape: by round, metric, point, rate and policy."""
-    data, known = _stack_points([points[i] for i in numbers], rounds), list_metrics(points)
-    there = [name for name in names if name in STANDARD or name in data]
+    data, metrics = _stack_points([points[i] for i in numbers], rounds), list_metrics(points)
+    present = [name for name in names if name in STANDARD or name in data]
     last = int(points[numbers[0]]["round"].values.max())
-    made = [_to_rows(known[n].of(data) if n in known else data[n], data, n) for n in there]
-    of_run = [name for name in there if name in known and known[name].of_run]
-    own = pl.concat(made).filter((pl.col("round") == last) | ~pl.col("metric").is_in(of_run))
-    own = own.sort("round", maintain_order=True)
-    return own.with_columns(pl.Series(numbers).gather(own["point"]).alias("point"))
+    arrays = {n: metrics[n].of(data) if n in metrics else data[n] for n in present}
+    of_run = [name for name in present if name in metrics and metrics[name].of_run]
+    rows = pl.concat(_to_rows(array, data, name) for name, array in arrays.items()).filter(
+        (pl.col("round") == last) | ~pl.col("metric").is_in(of_run)
+    )
+    rows = rows.sort("round", maintain_order=True)
+    return rows.with_columns(pl.Series(numbers).gather(rows["point"]).alias("point"))
 
 
 def _stack_points(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> xr.Dataset:
-    """Stack points of one shape, so that a thousand are summarised as fast as one."""
+    """Stack points of one shape, so that summaries of a thousand are vectorised."""
     recorded = same[0]["round"].values
     asked = recorded if rounds is None else [int(select_round(same[0], t)["round"]) for t in rounds]
     taken = np.unique(np.asarray(asked))
@@ -85,7 +87,7 @@ def _stack_points(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> x
 
 
 def _to_rows(by_seed: xr.DataArray, data: xr.Dataset, name: str) -> pl.DataFrame:
-    """Return the rows of a metric; what has no seed has one value, what has no policy is each's."""
+    """Return the rows of a metric, broadcast over policies; without seeds each has one value."""
     sizes = {dim: 1 if dim == "seed" else data.sizes[dim] for dim in _DIMS}
     missing = {dim: size for dim, size in sizes.items() if dim not in by_seed.dims}
     values = by_seed.astype(float).expand_dims(missing).transpose(*_DIMS).values
@@ -100,25 +102,25 @@ def _to_rows(by_seed: xr.DataArray, data: xr.Dataset, name: str) -> pl.DataFrame
 
 
 def subtract_policies(table: pl.DataFrame, policy: str) -> pl.DataFrame:
-    """Return a policy's values less every other policy's, seed by seed."""
-    own = table.filter(policy=policy).drop("policy")
+    """Return a policy's values minus those of every other policy, seed by seed."""
+    minuend = table.filter(policy=policy).drop("policy")
     others = table.filter(pl.col("policy") != policy)
     on = [key for key in KEYS if key != "policy"]
     return _subtract(
-        others.join(own, on=on, suffix="_of", maintain_order="left"), "values_of", "values"
+        others.join(minuend, on=on, suffix="_of", maintain_order="left"), "values_of", "values"
     )
 
 
 def tabulate_growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[int]) -> pl.DataFrame:
-    """Return by how much a metric has grown since half the rounds, seed by seed.
+    """Return the growth of a metric over the second half of the rounds, seed by seed.
 
     Args:
         points: as `results.load_points` returns them.
         name: of the metric.
-        rounds: as in `long`.
+        rounds: as in `tabulate_runs`.
 
     Returns:
-        As `long`, and `since`: the last recorded round that is not after the half, or the first.
+        As `tabulate_runs`, with `since`: the last recorded round of the first half, or the first.
     """
     tables = []
     for some in _group_shapes(points):
@@ -133,21 +135,21 @@ def tabulate_growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[in
 
 
 def _subtract(both: pl.DataFrame, one: str, other: str) -> pl.DataFrame:
-    """Put one column of values less another in place of both."""
-    apart = (pl.col(one) - pl.col(other)).alias("values")
-    return both.with_columns(apart).drop({one, other} - {"values"})
+    """Replace two columns of values by their difference."""
+    difference = (pl.col(one) - pl.col(other)).alias("values")
+    return both.with_columns(difference).drop({one, other} - {"values"})
 
 
 def tabulate_curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.DataFrame:
-    """Return metrics at so many rounds at most, those of the optimal policy only of its queue.
+    """Return metrics at `most` rounds at most.
 
-    Its line is its length as all runs have it, whether it is among a point's policies or not.
+    The oracle has rows for its queue length only, which every point records.
     """
     tables = []
     for number, point in enumerate(points):
         recorded = point.sizes["round"]
-        kept = np.linspace(0, recorded - 1, min(recorded, most)).round().astype(np.int64)
-        thin = point.isel(round=np.unique(kept))
+        indices = np.linspace(0, recorded - 1, min(recorded, most)).round().astype(np.int64)
+        thin = point.isel(round=np.unique(indices))
         made = [tabulate_runs([thin], names).filter(pl.col("policy") != OPTIMAL)]
         if "queue_length" in names:
             best = tabulate_runs([thin.isel(policy=[0])], ["optimal_queue_length"])
@@ -158,18 +160,18 @@ def tabulate_curves(points: Sequence[xr.Dataset], names: Sequence[str], most: in
 
 
 def summarise(table: pl.DataFrame, shares: Sequence[str] = ()) -> pl.DataFrame:
-    """Average over seeds: n, mean, sd, and the 95% interval low and high, in place of `values`.
+    """Replace `values` by n, mean, sd and the 95% interval low and high over seeds.
 
     Args:
-        table: as `long` returns it.
-        shares: the metrics that lie in [0, 1], as `metrics.shares_of` lists them.
+        table: from `tabulate_runs`.
+        shares: metrics that lie in [0, 1], from `metrics.list_shares`.
     """
     sized = table.with_columns(n=pl.col("values").list.len().cast(pl.Int64)).with_row_index("place")
     parts = []
     for part in sized.partition_by("n") or [sized]:
         n = part["n"][0] if part.height else 1
         each = part["values"].list.to_array(n).to_numpy()
-        # Along rows, so that a mean has the same bits whatever it stands beside.
+        # Summed along rows, so that the bits of a mean do not depend on other rows.
         mean = each.sum(axis=-1) / n
         spread = ((each - mean[:, None]) ** 2).sum(axis=-1)
         sd = np.sqrt(spread / (n - 1)) if n > 1 else np.full(len(mean), np.nan)
@@ -180,20 +182,20 @@ def summarise(table: pl.DataFrame, shares: Sequence[str] = ()) -> pl.DataFrame:
 def add_interval(
     table: pl.DataFrame, level: float = 0.95, shares: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Add low and high, the interval of the mean: Student's t, of shares Wilson's.
+    """Add low and high, the interval of the mean: Student's t, or Wilson's for shares.
 
-    They are null for a single seed.
+    Both are null for a single seed.
     """
     n = table["n"].to_numpy()
     mean, sd = (table[name].cast(pl.Float64).to_numpy() for name in ("mean", "sd"))
     half = t_quantile(n, level) * sd / np.sqrt(n)
     low, high = mean - half, mean + half
     if shares:
-        # What varies more than anything between 0 and 1 can is no share, whatever it is called.
+        # Values in [0, 1] cannot vary more than this.
         fits = (mean >= 0) & (mean <= 1) & ((n - 1) * sd**2 <= n * mean * (1 - mean) + ALIKE)
         fits &= table["metric"].is_in(list(shares)).to_numpy()
-        own = share_interval(n, np.where(fits, mean, np.nan), sd, level)
-        low, high = np.where(fits, own, (low, high))
+        ends_of_shares = share_interval(n, np.where(fits, mean, np.nan), sd, level)
+        low, high = np.where(fits, ends_of_shares, (low, high))
     ends = {"low": pl.Series(low), "high": pl.Series(high)}
     return table.with_columns(pl.col("mean", "sd").fill_nan(None), **ends).with_columns(
         pl.col("low", "high").fill_nan(None)
@@ -201,7 +203,7 @@ def add_interval(
 
 
 def drop_point_intervals(table: pl.DataFrame) -> pl.DataFrame:
-    """Make null the intervals that are a point: seeds that are all alike are no certainty."""
+    """Make intervals of length zero null: equal seeds do not show certainty."""
     made = []
     for low in (c for c in table.columns if c == "low" or c.endswith("_low")):
         ends = low, f"{low.removesuffix('low')}high"
@@ -215,7 +217,7 @@ def drop_point_intervals(table: pl.DataFrame) -> pl.DataFrame:
 def add_attributes(
     table: pl.DataFrame, points: Sequence[xr.Dataset], keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Put attributes of its point before each row, in place of the point's number."""
+    """Replace the column `point` by attributes of the points."""
     settings = {key: [point.attrs.get(key) for point in points] for key in keys}
     columns = [pl.Series(key, values, strict=False) for key, values in settings.items()]
     return table.select(*(one.gather(table["point"]) for one in columns), pl.exclude("point"))

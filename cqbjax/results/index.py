@@ -1,13 +1,14 @@
-"""The index of a result store: which policies, arrival rates and seeds of which points are stored.
+"""The index of a result store: the stored policies, arrival rates and seeds of every point.
 
-A study's numbers follow from its cache keys. A point may be stored in several files, each with some
-of its policies, arrival rates and seeds; what is missing is computed and stored beside them, and
-what is read is joined. Of two computations of the same number the newer one is read.
+A cache key determines the numbers of a point. A point may be stored in several files, each with
+some of its policies, arrival rates and seeds. A study computes and stores only missing runs, and
+joins the parts when it reads a point. If two parts hold the same run, the newer one is read.
 """
 
 import contextlib
+import itertools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,32 +20,35 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import files
 from cqbjax.results.files import ENDING, FormatError
 from cqbjax.results.points import (
-    AXES,
     Manifest,
     ResultError,
     StoredPoint,
-    label_point,
     select_runs,
     shape_of,
 )
 
-# Manifest key: a number above those of all computations that the folder held before.
+# Manifest key: larger than that of all computations that were in the folder before.
 ORDER = "order"
-# Manifest key: the arrival rates and seeds of a point to which others can be added.
+# Manifest key: arrival rates and seeds of an extensible point.
 CELLS = "cells"
-# Letters of a file's name: of the key of its points, and of its writer.
+# Lengths of the parts of a file's name: the key of its points, and a random key of its writer.
 KEY_LETTERS, WRITER_LETTERS = 16, 8
 
-# An arrival rate and a seed; (None, None) stands for all of a point to which none can be added.
+# An arrival rate and a seed; (None, None): all runs of a point that cannot be extended.
 Cell = tuple[float | None, int | None]
 
 
+def round_rates(rates: Iterable[Any]) -> list[Any]:
+    """Return arrival rates rounded to 12 digits, so that .1 + .2 and .3 are the same rate."""
+    return [round_fraction(rate) for rate in rates]
+
+
 class CacheKey(NamedTuple):
-    """Hashes of everything that a point's numbers follow from.
+    """Hashes of everything that determines the numbers of a point.
 
     Attributes:
-        point: of configuration, data and code, without policies; without arrival rates and seeds
-            too where these can be added.
+        point: hash of configuration, data and code without policies; of an extensible point also
+            without arrival rates and seeds.
         policies: label -> hash of the policy's configuration and code.
     """
 
@@ -53,12 +57,12 @@ class CacheKey(NamedTuple):
 
 
 class RunRequest(NamedTuple):
-    """What a study asks of a point.
+    """The runs of a point that a study needs.
 
     Attributes:
         name: of the point.
-        key: of its numbers.
-        rates: arrival rates; [None] where none can be added.
+        key: its cache key.
+        rates: arrival rates; [None] if the point is not extensible.
         seeds: like `rates`.
     """
 
@@ -70,11 +74,11 @@ class RunRequest(NamedTuple):
     @property
     def cells(self) -> list[Cell]:
         """Each arrival rate with each seed."""
-        return [(round_fraction(rate), seed) for rate in self.rates for seed in self.seeds]
+        return list(itertools.product(round_rates(self.rates), self.seeds))
 
 
 class IndexEntry(NamedTuple):
-    """A stored point: its file, its number there, and its manifest."""
+    """A stored part of a point: its file, its index in the file, and its manifest."""
 
     file: Path
     number: int
@@ -82,7 +86,7 @@ class IndexEntry(NamedTuple):
 
     @property
     def age(self) -> tuple[int, str]:
-        """Sorts computations; the newest is largest, also after a clock was set back."""
+        """Sort key of computations: the newest is largest, even if a clock was set back."""
         return int(self.manifest.get(ORDER, 0)), str(self.manifest.get("finished", ""))
 
     @property
@@ -91,17 +95,15 @@ class IndexEntry(NamedTuple):
         stored = self.manifest.get(CELLS)
         if stored is None:
             return [(None, None)]
-        return [
-            (round_fraction(rate), seed) for rate in stored[AXES[0]] for seed in stored[AXES[1]]
-        ]
+        return list(itertools.product(round_rates(stored["arrival_rate"]), stored["seed"]))
 
 
 class ResultIndex:
-    """What files hold, known from their descriptions alone.
+    """Index of the points in files, read from their descriptions only.
 
     Attributes:
         manifests: file -> the manifests of its points.
-        unreadable: file -> why it cannot be read.
+        unreadable: file -> the error of reading it.
     """
 
     def __init__(self, *paths: Path) -> None:
@@ -131,7 +133,7 @@ class ResultIndex:
         return index
 
     def refresh(self) -> None:
-        """Read the descriptions of files that are new or have changed since."""
+        """Read the descriptions of new and changed files."""
         found: dict[Path, tuple[int, int, int]] = {}
         for path in self._paths:
             for file in [path] if path.is_file() else files.find_files(path):
@@ -162,14 +164,14 @@ class ResultIndex:
 
     @property
     def folder(self) -> Path:
-        """The first of its paths, where new files go."""
+        """The first path, to which new files are written."""
         return self._paths[0]
 
     def _stored(self, name: str, key: str) -> list[IndexEntry]:
         return self._points.get((self.folder, name), {}).get(key, [])
 
     def missing(self, asked: RunRequest) -> dict[str, list[Cell]]:
-        """Return label -> the cells that are not stored, for the policies that lack any."""
+        """Return label -> missing cells, for policies that lack any."""
         entries, lacking = self._stored(asked.name, asked.key.point), dict[str, list[Cell]]()
         for label, key in asked.key.policies.items():
             stored = {
@@ -180,12 +182,12 @@ class ResultIndex:
         return lacking
 
     def newest_other(self, asked: RunRequest) -> IndexEntry | None:
-        """Return the newest entry of a point, where none of its entries has the key asked for."""
+        """Return the newest entry of a point of which no entry has the requested key; else None."""
         keys = self._points.get((self.folder, asked.name), {})
         return None if not keys or asked.key.point in keys else next(iter(keys.values()))[0]
 
     def replaced(self, asked: RunRequest) -> list[str]:
-        """Return the policies asked for of which other versions are stored."""
+        """Return the requested policies of which another version is stored."""
         entries = self._stored(asked.name, asked.key.point)
         return [
             label for label, key in asked.key.policies.items()
@@ -195,14 +197,14 @@ class ResultIndex:
     def read(
         self, asked: Sequence[RunRequest], rounds: Sequence[int] | None = None
     ) -> list[xr.Dataset]:
-        """Return stored points, which become the newest of their names; each file is read once.
+        """Return stored points, and make them the newest of their names; each file is read once.
 
         Args:
-            asked: points of which nothing is missing.
+            asked: points without missing runs.
             rounds: as in `results.load_points`.
 
         Raises:
-            ResultError: a file is damaged. It is set aside, so that its points run again.
+            ResultError: a file is damaged; it is hidden, so that its points run again.
         """
         chosen = [
             covering(self._stored(one.name, one.key.point), one.key.policies, set(one.cells))
@@ -211,16 +213,14 @@ class ResultIndex:
         self._renew(asked, chosen)
         stored = self._read(chosen, rounds)
         return [
-            select_runs(
-                parts, [*one.key.policies], [*map(round_fraction, one.rates)], one.seeds
-            ).point
+            select_runs(parts, [*one.key.policies], round_rates(one.rates), one.seeds).point
             for one, parts in zip(asked, stored, strict=True)
         ]
 
     def _read(
         self, chosen: Sequence[Sequence[IndexEntry]], rounds: Sequence[int] | None
     ) -> list[list[StoredPoint]]:
-        """Return the points of entries, files that are damaged set aside."""
+        """Read the points of entries; hide a damaged file."""
         try:
             return read_entries(chosen, rounds)
         except ResultError as error:
@@ -236,7 +236,7 @@ class ResultIndex:
             raise
 
     def _renew(self, asked: Sequence[RunRequest], chosen: Sequence[Sequence[IndexEntry]]) -> None:
-        """Make entries the newest of their points, where another key was computed later."""
+        """Make entries the newest of their points if another key was computed later."""
         order, renewed = {ORDER: self.next_order()}, dict[Path, set[int]]()
         for one, entries in zip(asked, chosen, strict=True):
             if next(iter(self._points[self.folder, one.name])) != one.key.point:
@@ -249,19 +249,19 @@ class ResultIndex:
             self.refresh()
 
     def next_order(self) -> int:
-        """Return a number above those of all computations."""
+        """Return a number larger than that of any computation."""
         every = (one.get(ORDER, 0) for manifests in self.manifests.values() for one in manifests)
         return 1 + max(every, default=0)
 
     def newest(self, key: str | None = None) -> dict[Any, list[IndexEntry]]:
-        """Return the entries that count, by point.
+        """Return the current entries by point.
 
         Args:
-            key: of an older computation, or its first letters; None is the newest of each point.
+            key: of an older computation, or its first letters; None: the newest of each point.
 
         Returns:
-            Name and key of a point -> its entries, the newest first, from all folders. Entries
-            without a key are points of their own.
+            (name, key) of a point -> its entries in all folders, the newest first. Each entry
+            without a key is a separate point.
         """
         points = dict[Any, list[IndexEntry]]()
         for (_, name), keys in self._points.items():
@@ -287,7 +287,7 @@ class ResultIndex:
         return [(newest, one.manifest) for newest, one in every]
 
     def outdated(self) -> list[Path]:
-        """Return the files all of whose numbers were replaced by newer ones."""
+        """Return the files of which every run has a newer version in another file."""
         current = {
             file for file, manifests in self.manifests.items()
             if not all(one.get("key") for one in manifests)
@@ -310,17 +310,17 @@ class ResultIndex:
     def store(
         self, points: Sequence[StoredPoint], replace: Sequence[Path] | None = None
     ) -> list[Path]:
-        """Store points atomically, in a file for each shape.
+        """Store points atomically, in one file for each shape.
 
-        Processes may store the same points at once: each writes files of its own, and a file that
-        another process has stored meanwhile is not stored again.
+        Processes may store the same points concurrently: each writes to a separate file, and skips
+        points that another process has stored since.
 
         Args:
             points: that ran together, with cache keys in their manifests.
-            replace: files that these points replace where they hold the same; None replaces none.
+            replace: files that are replaced if they hold the same points.
 
         Returns:
-            The files, each named by the key of its points and a key of its writer.
+            The files, named by the hash of their points and a random key of the writer.
 
         Raises:
             ValueError: a file cannot be written, for example on a full disk.
@@ -346,8 +346,8 @@ class ResultIndex:
                 files.write_file(some, file)
             except OSError as error:
                 raise ValueError(
-                    f"{file} cannot be written ({error.strerror or error}): make room, and give "
-                    "the same command again; results stored before are not lost"
+                    f"{file} cannot be written ({error.strerror or error}): free some space, and "
+                    "give the same command again; results stored before are not lost"
                 ) from error
             for older in same:
                 older.unlink(missing_ok=True)
@@ -357,7 +357,7 @@ class ResultIndex:
 
 
 def set_aside(file: Path, why: str) -> Path:
-    """Hide a file, which another process may have done, and return its new name."""
+    """Hide a file, unless another process has done so, and return its new name."""
     hidden = file.with_name(f".{file.name}.{why}")
     with contextlib.suppress(FileNotFoundError):
         file.rename(hidden)
@@ -365,7 +365,7 @@ def set_aside(file: Path, why: str) -> Path:
 
 
 def newest_policies(entries: Sequence[IndexEntry]) -> dict[str, str]:
-    """Return label -> its newest key.
+    """Return label -> newest key.
 
     Args:
         entries: of one point and key, the newest first.
@@ -384,7 +384,7 @@ def _find_policy_key(one: IndexEntry, label: str) -> str | None:
 def covering(
     entries: Sequence[IndexEntry], policies: Mapping[str, str], cells: set[Cell]
 ) -> list[IndexEntry]:
-    """Return the entries that hold the newest of some cells of some policies, the newest first."""
+    """Return the entries with the newest versions of cells of policies, the newest first."""
     left, needed = {label: set(cells) for label in policies}, list[IndexEntry]()
     if not policies:
         return list(entries[:1])
@@ -403,7 +403,7 @@ def covering(
 def read_entries(
     points: Sequence[Sequence[IndexEntry]], rounds: Sequence[int] | None
 ) -> list[list[StoredPoint]]:
-    """Return each point's labelled parts; each file is read once.
+    """Return the labelled parts of each point; each file is read once.
 
     Raises:
         ResultError: a file is damaged.
@@ -421,10 +421,22 @@ def read_entries(
 
 
 def _select_used(part: StoredPoint, entry: IndexEntry) -> StoredPoint:
-    """Label a part, and drop its policies of which newer ones are read."""
+    """Label a part, and drop its policies of which newer versions are read."""
     used, policies = entry.manifest.get("used"), entry.manifest.get("policies", ())
     labels = part.point["policy"].values.tolist()
-    kept = [x for x in labels if used is None or x in (*used, OPTIMAL) or x not in policies]
-    if kept != labels:
-        part = part._replace(point=part.point.sel(policy=kept))
+    current = [x for x in labels if used is None or x in (*used, OPTIMAL) or x not in policies]
+    if current != labels:
+        part = part._replace(point=part.point.sel(policy=current))
     return label_point(part, entry.file)
+
+
+def label_point(one: StoredPoint, path: Path) -> StoredPoint:
+    """Return a point with the keys that its study varied, and its file, among its attributes."""
+    attrs = {**one.manifest.get("varied", {}), **one.point.attrs, "path": str(path)}
+    point = one.point.drop_attrs(deep=False)
+    point = point.assign_attrs({key: round_fraction(value) for key, value in attrs.items()})
+    if "arrival_rate" in point.coords:
+        rates = point["arrival_rate"]
+        rounded = round_rates(rates.values.tolist())
+        point = point.assign_coords(arrival_rate=("arrival_rate", rounded, rates.attrs))
+    return one._replace(point=point)

@@ -1,8 +1,8 @@
-"""What is measured of a policy: how it follows from the stored arrays, and how it is called.
+"""Metrics of a policy: how they are computed from stored arrays, and their names.
 
-A stored array over policy, arrival_rate, seed and, where it has one, round is a metric of its name.
-Its attributes say how it is shown: `long_name`, `units` and `better` (`more` or `less`). A recorder
-of one's own needs no entry here.
+A stored array over policy, arrival_rate, seed and optionally round is a metric of its name. Its
+attributes `long_name`, `units` and `better` (`more` or `less`) describe it, so that a user-defined
+recorder needs no entry here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        of: its values in a point, by seed.
-        long_name: what it is called in words.
+        of: computes its values by seed from a point.
+        long_name: name in words.
         units: of its values.
-        better: `more`, `less`, or nothing where neither is.
-        symbol: what an axis says; None for long_name and units.
-        of_run: whether there is one number a run, read at its end.
-        share: whether it says that it has no unit: it lies in [0, 1].
+        better: `more` or `less`; empty if neither is better.
+        symbol: label of an axis; None: long_name and units.
+        of_run: whether it has one value a run.
+        share: whether it lies in [0, 1]: its unit is declared empty.
     """
 
     of: Callable[[xr.Dataset], xr.DataArray]
@@ -38,16 +38,16 @@ class Metric(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return what an axis says."""
+        """Label of an axis."""
         return self.symbol or ", ".join(filter(None, (self.long_name, self.units)))
 
 
 def read_array(name: str) -> Callable[[xr.Dataset], xr.DataArray]:
-    """Return what reads a stored array."""
+    """Return a function that reads a stored array of a point."""
     return lambda point: point[name]
 
 
-# What follows from arrays that every point has, whose files say none of it.
+# Metrics of the arrays that every point has.
 STANDARD = {
     "gap": Metric(queue_regret, "Queue length regret", "queries", "less", "Q - Q*, queries"),
     "queue_length": Metric(
@@ -66,7 +66,7 @@ STANDARD = {
 
 
 def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
-    """Return the metrics that recorders of one's own stored."""
+    """Return the metrics of user-defined and optional recorders."""
     return {
         str(name): Metric(
             read_array(str(name)), _describe_array(str(name), array, point),
@@ -80,7 +80,7 @@ def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
 
 
 def _describe_array(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
-    """Return what an array is called, of a server by the server's name where there are names."""
+    """Return the name of an array, with the name or number of its server if it has one."""
     words = str(array.attrs.get("long_name", name))
     if SERVER not in array.attrs:
         return words
@@ -89,7 +89,7 @@ def _describe_array(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
 
 
 def list_metrics(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
-    """Return every metric of points by name."""
+    """Return all metrics of points by name."""
     return STANDARD | find_recorded(points)
 
 
@@ -112,10 +112,7 @@ def list_panels(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list
 
 
 def _find_curves(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return the metrics of recorders of one's own that have a number a round: lines to draw.
-
-    Not those of which there is one for each server: they would be too many panels.
-    """
+    """Return recorded metrics with a value a round, except those by server (too many panels)."""
     return [
         name for name in find_recorded(points)
         if all("round" in one[name].dims and SERVER not in one[name].attrs for one in points)
@@ -123,11 +120,7 @@ def _find_curves(points: Sequence[xr.Dataset]) -> list[str]:
 
 
 def validate_metrics(points: Sequence[xr.Dataset], names: Sequence[str]) -> None:
-    """Refuse a metric that there is none of.
-
-    Raises:
-        ValueError: naming it and those that there are.
-    """
+    """Raise a `ValueError` for an unknown metric, naming the known ones."""
     known = list_metrics(points)
     for name in names:
         if name not in known:

@@ -1,4 +1,4 @@
-"""How policies look and are called: one name, colour and line style each, in figures and tables."""
+"""Names, colours and line styles of policies in figures and tables."""
 
 import zlib
 from collections.abc import Iterable
@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 from cqbjax.core.labels import OPTIMAL
 
-# What a world may have that the paper's has not, by the attribute that says it.
+# Attributes of a scenario that extends the paper's.
 OTHERWISE = ("arrivals", "source_settings", "drift", "users", "service")
 
 
 class Style(NamedTuple):
-    """How a policy looks and is called.
+    """Name and line style of a policy.
 
     Attributes:
-        name: the paper's.
+        name: as in the paper.
         color: of line, marker and band.
-        dashes: matplotlib's line style.
-        marker: matplotlib's, or none.
+        dashes: line style of Matplotlib.
+        marker: of Matplotlib; empty: none.
         width: of the line, in points.
-        on_top: drawn over the others, as the paper's own policies are.
+        on_top: whether it is drawn over other lines, as the paper's policies are.
     """
 
     name: str
@@ -85,7 +85,7 @@ STYLE: dict[str, Style] = {
     "carrot": Style("CARROT", "#332288", marker="X"),
     "logistic": Style("Logistic", "#117733", marker="P"),
 }
-# What a router's label says of retries and schedules, and how its line shows it.
+# Suffix of a router's label, for retries and schedules -> words in its name, dashes of its line.
 _PAIRED = {
     "_least_served": ("least served", _DOT),
     "_priority": ("priority", _DASH),
@@ -107,12 +107,12 @@ STYLE |= {
     for suffix, (words, dashes) in _PAIRED.items()
     for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot", "logistic")
 }
-# For a policy of the user's own: the colour follows from its label alone, so it never changes.
+# Colours of user-defined policies, chosen by their labels.
 _OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
 
 
 def find_style(policy: str) -> Style:
-    """Look up a policy's style; a label not in `STYLE` gets one that depends on the label only."""
+    """Return a policy's style; one that is not in `STYLE` depends on the label only."""
     if policy in STYLE:
         return STYLE[policy]
     number = zlib.crc32(policy.encode())
@@ -121,6 +121,6 @@ def find_style(policy: str) -> Style:
 
 
 def sort_policies(labels: Iterable[str]) -> list[str]:
-    """Sort policies as in `STYLE`, the user's own ones last and by name."""
+    """Sort policies as in `STYLE`, user-defined ones last and by name."""
     known = list(STYLE)
     return sorted(labels, key=lambda x: (known.index(x) if x in STYLE else len(known), x))

@@ -1,14 +1,12 @@
-"""Stored points: what they hold, and how a point is joined from parts of it."""
+"""Stored points: their content, and how a point is joined from its parts."""
 
 import numbers
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from cqbjax.core.inputs import round_fraction
 from cqbjax.core.labels import OPTIMAL
 
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
@@ -24,7 +22,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 REQUIRED_ATTRIBUTES = ("experiment", "K", "num_servers", "source", "provenance")
 # Manifest key: the study type, of a study that is not a sweep.
 STUDY_TYPE = "kind"
-# Coordinates that each point has its own of, and the arrays that hold them in a file.
+# Coordinates that differ between points of a file, and the arrays that hold them there.
 POINT_COORDS = {"arrival_rate": "arrival_rates", "seed": "seeds"}
 # Dimensions along which a stored point can be extended.
 AXES = ("arrival_rate", "seed")
@@ -40,10 +38,10 @@ class StoredPoint(NamedTuple):
     """A point with its manifest and configuration.
 
     Attributes:
-        point: `VARIABLES` over policy, arrival_rate, seed and round, and other recorded arrays; of
-            a study that is not a sweep any arrays over policy and other labelled dimensions.
+        point: `VARIABLES` over policy, arrival_rate, seed and round, and other recorded arrays. Of
+            other study types: any arrays over policy and further labelled dimensions.
         manifest: provenance in JSON values; `varied` maps each swept key to this point's value.
-        config: the resolved configuration as YAML text (JSON would turn its integer keys to text).
+        config: the resolved configuration as YAML text (JSON would turn integer keys into text).
     """
 
     point: xr.Dataset
@@ -52,21 +50,21 @@ class StoredPoint(NamedTuple):
 
 
 def shape_of(point: xr.Dataset) -> tuple[Hashable, ...]:
-    """Return what points of one file share: labels, rounds, variables and their sizes."""
+    """Return what all points of a file have in common: labels, rounds, variables and sizes."""
     labels = [(str(name), tuple(point[name].values.tolist())) for name in shared_coords(point)]
     return *labels, *sorted((str(name), one.shape) for name, one in point.data_vars.items())
 
 
 def shared_coords(point: xr.Dataset) -> list[Hashable]:
-    """Return the coordinates that points of one file have in common."""
+    """Return the coordinates that all points of a file have in common."""
     return sorted((name for name in point.coords if name not in POINT_COORDS), key=str)
 
 
 def validate_point(one: StoredPoint) -> None:
-    """Raise where a dataset is not a point, or cannot be stored or combined.
+    """Check that a dataset is a point that can be stored and combined.
 
     Raises:
-        ResultError: names the variable, dimension or attribute.
+        ResultError: names the wrong variable, dimension or attribute.
     """
     is_sweep = one.manifest.get(STUDY_TYPE) is None
     for name, dims in VARIABLES.items() if is_sweep else ():
@@ -93,31 +91,16 @@ def validate_point(one: StoredPoint) -> None:
                 )
 
 
-def label_point(one: StoredPoint, path: Path) -> StoredPoint:
-    """Return a point with the keys that its study varied, and its file, among its attributes.
-
-    Numbers that identify points are rounded, so that a difference in the last digit is none.
-    """
-    attrs = {**one.manifest.get("varied", {}), **one.point.attrs, "path": str(path)}
-    point = one.point.drop_attrs(deep=False)
-    point = point.assign_attrs({key: round_fraction(value) for key, value in attrs.items()})
-    if "arrival_rate" in point.coords:
-        rates = point["arrival_rate"]
-        same = [round_fraction(rate) for rate in rates.values.tolist()]
-        point = point.assign_coords(arrival_rate=("arrival_rate", same, rates.attrs))
-    return one._replace(point=point)
-
-
 def join_parts(parts: Sequence[StoredPoint]) -> list[StoredPoint]:
     """Join the parts of a point, which may differ in policies, arrival rates and seeds.
 
-    Policies stand in the order in which they were first computed, rates and seeds increase.
+    Policies are in the order in which they were first computed; rates and seeds increase.
 
     Args:
-        parts: of one cache key, the newest first; where two hold the same runs, the newer counts.
+        parts: of one cache key, the newest first; of the same run in two parts the newer is taken.
 
     Returns:
-        One point; or several where not all policies and rates have the same seeds, each complete.
+        One point; several complete ones if not all policies and rates have the same seeds.
     """
     if len(parts) == 1:
         return list(parts)
@@ -148,12 +131,12 @@ def select_runs(
 
     Args:
         parts: the newest first; together they hold all of the runs.
-        labels: of policies; the optimal one comes too, where there is one.
-        rates: arrival rates; [None] is all that the newest part has, like seeds.
-        seeds: of the runs.
+        labels: of policies; the oracle is included if it is stored.
+        rates: arrival rates; [None]: all of the newest part.
+        seeds: like `rates`.
     """
     newest = parts[0].point
-    # In the order in which they were computed, though a newer part has taken a policy's place.
+    # A policy that a newer part replaced is still at its first place.
     computed = [list(one.manifest.get("policies", ())) for one in parts] if parts[1:] else [[]]
     stored = dict.fromkeys(
         x for one, own in zip(reversed(parts), reversed(computed), strict=True)

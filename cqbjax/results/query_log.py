@@ -1,4 +1,4 @@
-"""The rows of queries that a study kept (`queries=true`), as one table, and as one Parquet file."""
+"""The per-query log of a study with `queries=true`, as a table and as a Parquet file."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,33 +19,33 @@ WHOLE = ("arrival", "first_service", "departure", "attempts", "server", "prompt"
 
 
 def tabulate_queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
-    """Return a row a query of every policy, arrival rate and seed.
+    """Return a row for each query of every policy, arrival rate and seed.
 
     Args:
         points: as `results.load_points` returns them, or `[data]` of one sweep.
 
     Returns:
         Every key in which points differ, `arrival_rate`, `policy`, `seed`, `query` (its number in
-        the order of arrival, from 0; gaps where none came), `arrival`, `first_service` and
-        `departure` (rounds; null: not yet), `outcome` (`there`, `satisfied`, `gave up`),
-        `attempts`, `server` (number of who gave the accepted answer) and, where the source has
-        names, `llm`, `dollars` (USD, of all its answers), `score` (of the accepted one; both null
-        without a table of them) and `prompt` (the dataset's number).
+        the order of arrival, from 0, with gaps), `arrival`, `first_service` and `departure`
+        (rounds; null: not yet), `outcome` (`there`, `satisfied`, `gave up`), `attempts`, `server`
+        (number of the LLM of the accepted answer), `llm` (its name, if the source has names),
+        `dollars` (USD, of all its answers), `score` (of the accepted one; both null without a
+        table) and `prompt` (its row of the dataset).
 
     Raises:
-        ValueError: a point kept no rows.
+        ValueError: a point has no per-query log.
     """
     return pl.concat(_iterate_frames(points))
 
 
 def save_queries(points: Sequence[xr.Dataset], path: Path) -> int:
-    """Write what `queries` returns as one Parquet file, whole or not at all, a policy at a time.
+    """Write the table of `tabulate_queries` as a Parquet file, atomically, policy by policy.
 
     Returns:
-        How many rows there are.
+        The number of rows.
 
     Raises:
-        ValueError: a point kept no rows.
+        ValueError: a point has no per-query log.
     """
     frames, rows = _iterate_frames(points), 0
     first = next(frames)
@@ -68,26 +68,26 @@ def _iterate_frames(points: Sequence[xr.Dataset]) -> Iterator[pl.DataFrame]:
             raise ValueError("points hold no rows of queries: run the study with queries=true.")
     keys = find_differing(points)
     for point in points:
-        told = {key: point.attrs.get(key) for key in keys}
+        varied = {key: point.attrs.get(key) for key in keys}
         for rate in point["arrival_rate"].values.tolist():
             for label in map(str, point["policy"].values):
-                kept = point[NAME].sel(arrival_rate=rate, policy=label)
-                lead = {**told, "arrival_rate": rate, "policy": label}
-                yield _tabulate_runs(kept, lead, str(point.attrs.get(SERVERS, "")))
+                log = point[NAME].sel(arrival_rate=rate, policy=label)
+                lead = {**varied, "arrival_rate": rate, "policy": label}
+                yield _tabulate_runs(log, lead, str(point.attrs.get(SERVERS, "")))
 
 
-def _tabulate_runs(kept: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataFrame:
-    """Return the rows of a policy's seeds: [S, T A, fields] with a row a query that came."""
-    stored = kept.transpose("seed", "query", "field").values
+def _tabulate_runs(log: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataFrame:
+    """Return the rows of a policy: of its log [seed, T * A, field], those of actual queries."""
+    stored = log.transpose("seed", "query", "field").values
     seed, number = np.nonzero(~np.isnan(stored[..., 0]))
-    told = pl.DataFrame(dict(query_columns(stored[seed, number]))).fill_nan(None)
-    outcome = pl.Series(OUTCOMES).gather(told["outcome"].cast(pl.Int32)).cast(pl.Enum(OUTCOMES))
-    frame = told.with_columns(pl.col(WHOLE).cast(pl.Int32), outcome=outcome)
+    columns = pl.DataFrame(dict(query_columns(stored[seed, number]))).fill_nan(None)
+    outcome = pl.Series(OUTCOMES).gather(columns["outcome"].cast(pl.Int32)).cast(pl.Enum(OUTCOMES))
+    frame = columns.with_columns(pl.col(WHOLE).cast(pl.Int32), outcome=outcome)
     if servers:
         names = pl.Series(split_names(servers)).gather(frame["server"])
         frame.insert_column(frame.get_column_index("server") + 1, names.alias("llm"))
     return frame.select(
         *(pl.lit(value).alias(key) for key, value in lead.items()),
-        pl.Series("seed", kept["seed"].values[seed]), pl.Series("query", number, pl.Int32),
+        pl.Series("seed", log["seed"].values[seed]), pl.Series("query", number, pl.Int32),
         pl.all(),
     )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Stored results, read back and combined.
+"""Load stored results, and combine them.
 
-A *point* is one compiled experiment; points that ran together share a file. A point may stand in
-several files, each with some of its policies, arrival rates and seeds, or computed from another
-configuration. Figures and tables read these, never a live run.
+A point is one configuration; points that ran together share a file. A point may be in several
+files, each with some of its policies, arrival rates and seeds, or of another configuration.
 """
 
 import functools
@@ -15,7 +14,7 @@ from typing import Any
 import xarray as xr
 import yaml
 
-from cqbjax.core.inputs import is_number, round_fraction
+from cqbjax.core.inputs import is_number
 from cqbjax.results import files
 from cqbjax.results.files import ENDING, FORMAT
 from cqbjax.results.index import IndexEntry, ResultIndex, covering, newest_policies, read_entries
@@ -36,7 +35,7 @@ Paths = Path | str | Sequence[Path | str]
 
 
 def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Path) -> None:
-    """Write one point atomically, in place of an older file there.
+    """Write one point atomically, replacing an older file.
 
     Args:
         dataset: a point: `VARIABLES` over policy, arrival_rate, seed and round.
@@ -53,17 +52,17 @@ def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Pa
 def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = None) -> xr.Dataset:
     """Read one result, or all the results under folders combined into one dataset.
 
-    Points that differ in arrival rate are joined along it; K, num_servers, slackness, parameters
-    and every other varied key in which points differ becomes a dimension of that name. The value of
-    a point that was not run in a sweep of the key comes from its configuration. A combination that
-    was not run is NaN (integers are then float64). Where most combinations were not run, the keys
-    are coordinates of one dimension, `point`. Variables by policy alone, such as seconds_per_round,
-    gain the arrival_rate dimension where points hold different rates.
+    Points that differ in arrival rate are joined along it. K, num_servers, slackness, parameters
+    and every varied key in which points differ become dimensions. The value of a key that a point's
+    study did not vary comes from its configuration. A combination that was not run is NaN (integers
+    are then float64). If most combinations were not run, the keys are coordinates of one dimension,
+    `point`. Variables by policy only, such as seconds_per_round, gain the arrival_rate dimension if
+    points have different rates.
 
     Args:
-        path: a file, any folder above, or several of these: seeds and arrival rates that several
-            studies ran of the same points are joined.
-        rounds: as in `load_points`; other rounds are never in memory together.
+        path: a file, a folder above it, or a list of these. Seeds and arrival rates of the same
+            point from several studies are joined.
+        rounds: as in `load_points`.
         key: as in `load_points`.
 
     Raises:
@@ -88,13 +87,13 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
     for number, each in enumerate(stored):
         one = each._replace(point=each.point.assign_attrs(_configured(each, varied)))
         values = (str(one.point.attrs.get(name)) for name in varied)
-        # A point may have run alone, and under its name in a sweep.
+        # A point may have run alone and in a sweep.
         same.setdefault((each.manifest.get("key", number), *values), []).append(one)
     return combine_points([_whole(some) for some in same.values()], varied)
 
 
 def _whole(parts: Sequence[StoredPoint]) -> xr.Dataset:
-    """Return parts of a point as one dataset, NaN where a policy lacks a rate or a seed."""
+    """Return the parts of a point as one dataset, with NaN for missing rates and seeds."""
     first, *others = (one.point for one in join_parts(parts))
     if not others:
         return first
@@ -104,7 +103,7 @@ def _whole(parts: Sequence[StoredPoint]) -> xr.Dataset:
 
 
 def _configured(one: StoredPoint, keys: Sequence[str]) -> dict[str, Any]:
-    """Return a point's values of keys that its own study did not vary."""
+    """Return a point's values of keys that its study did not vary."""
     missing = [key for key in keys if key not in one.point.attrs]
     config = yaml.safe_load(one.config) if missing else {}
     values = {}
@@ -114,7 +113,7 @@ def _configured(one: StoredPoint, keys: Sequence[str]) -> dict[str, Any]:
             for word in words.split("."):
                 value = value.get(word) if isinstance(value, Mapping) else None
             if value is not None:
-                values[key] = round_fraction(value) if is_number(value) else str(value)
+                values[key] = value if is_number(value) else str(value)
     return values
 
 
@@ -123,19 +122,19 @@ def load_points(
 ) -> list[xr.Dataset]:
     """Read the points under folders, in the order of their names.
 
-    Of a point that was computed from several configurations, versions of the data or of the code,
-    the newest counts: the one that ran, or was asked for again, last. All arrival rates and seeds
-    of it come; where policies or rates have different seeds, as several datasets, each complete.
+    If a point was computed from several configurations or versions of data or code, the one that
+    ran, or was requested again, last is read, with all its arrival rates and seeds. A point whose
+    policies or rates have different seeds is returned as several complete datasets.
 
     Args:
-        path: a file, any folder above, or several of these.
-        rounds: keep these, each the last recorded one that is not later, so that thousands of
-            points fit in memory; None keeps all.
-        key: of an older computation, as `cqbjax stored` lists them; its first letters do.
+        path: a file, a folder above it, or a list of these.
+        rounds: to read, so that thousands of points fit in memory; each is replaced by the last
+            recorded round that is not later. None: all.
+        key: of an older computation, or its first letters; `cqbjax stored` lists the keys.
 
     Returns:
-        One dataset a point; attrs hold the point's own, each key of the manifest's `varied`, and
-        `path`, the point's file.
+        One dataset for each point. Its attributes include each key of the manifest's `varied`, and
+        `path`, the file.
 
     Raises:
         ResultError: no result under `path`, none with that key, or a damaged one.
@@ -176,7 +175,7 @@ def _needed(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
 
 
 def count_points(path: Paths) -> int:
-    """Return how many points are stored under folders; no array is read.
+    """Return the number of points under folders; no array is read.
 
     Raises:
         ResultError: no result under `path`, or a damaged one.
@@ -185,7 +184,7 @@ def count_points(path: Paths) -> int:
 
 
 def _natural(name: str) -> list[tuple[float, str]]:
-    """Return a key that sorts numbers in names by their values."""
+    """Return a sort key that compares numbers in names by value."""
     words = re.split(r"(\d+(?:\.\d+)?)", name)
     return [(float(word), "") if i % 2 else (math.inf, word) for i, word in enumerate(words)]
 
@@ -215,7 +214,11 @@ def _newest(path: Paths) -> IndexEntry:
 
 
 def _index(path: Paths) -> ResultIndex:
-    """Return the index of files and folders, all of whose files can be read."""
+    """Return the index of files and folders.
+
+    Raises:
+        ResultError: a path or a result is missing, or a file cannot be read.
+    """
     paths = [Path(path)] if isinstance(path, Path | str) else [Path(one) for one in path]
     for one in paths:
         if one.is_file() and (one.suffix != ENDING or one.name.startswith(".")):

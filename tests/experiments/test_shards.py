@@ -319,7 +319,9 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write_atomic", full)
-    with pytest.raises(ValueError, match=r"cannot be written \(No space left.*: make room") as told:
+    with pytest.raises(
+        ValueError, match=r"cannot be written \(No space left.*: free some space"
+    ) as told:
         run(ready_of(), tmp_path)
     assert "\n" not in str(told.value)
     monkeypatch.undo()

@@ -14,8 +14,8 @@ from tiers import cases
 
 from cqbjax.results import files
 from cqbjax.results import store as results
-from cqbjax.results.index import ResultIndex
-from cqbjax.results.points import StoredPoint, label_point
+from cqbjax.results.index import ResultIndex, label_point
+from cqbjax.results.points import StoredPoint
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
