@@ -13,7 +13,7 @@ KEYS = {
     "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "false", "out": "arena",
     "keep": "false", "data_dir": "", "cache_dir": "", "cluster": "",
 }  # fmt: skip
-VERIFY_KEYS = {"pieces": "3", "seed": "", "data_dir": ""}
+VERIFY_KEYS = {"samples": "3", "seed": "", "data_dir": ""}
 
 
 def parse_words(words: Sequence[str]) -> tuple[str, Any]:
@@ -36,7 +36,7 @@ def parse_words(words: Sequence[str]) -> tuple[str, Any]:
     if not others or "=" in others[0]:
         raise ValueError("verify takes the folder of an entry: cqbjax arena verify arena/Mine")
     values = parse_values(others[1:], VERIFY_KEYS)
-    for key in ("pieces", "seed"):
+    for key in ("samples", "seed"):
         if values[key] != VERIFY_KEYS[key] and not values[key].isdecimal():
             raise ValueError(f"{key}={values[key]} must be a whole number")
     return verb, (Path(others[0]), values)

@@ -75,7 +75,8 @@ def compare_with_best(rows: pl.DataFrame, best: Mapping[str, str] | None = None)
     leader = pl.col("task").replace_strict(dict(best or find_best(rows)))
     of_best = rows.filter(pl.col("policy") == leader).select("task", "seed", of_best="gap")
     both = rows.join(of_best, on=("task", "seed"), how="left", maintain_order="left")
-    return average(both.with_columns(behind=pl.col("gap") - pl.col("of_best")), ["behind"])
+    difference = (pl.col("gap") - pl.col("of_best")).alias("behind")
+    return average(both.with_columns(difference), ["behind"])
 
 
 def find_best(rows: pl.DataFrame) -> dict[str, str]:

@@ -106,7 +106,7 @@ class Composer(NamedTuple):
         """Return the only point of a task, validated."""
         from cqbjax.experiments import study_types
 
-        (ready,) = study_types.prepare_points(config, self.make, self.make_policies, kept=cache)
+        (ready,) = study_types.prepare_points(config, self.make, self.make_policies, None, cache)
         return ready
 
 

@@ -63,7 +63,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
 
     Args:
         folder: of the entry.
-        values: `pieces` (how many samples run again), `seed` and `data_dir`.
+        values: `samples` (how many run again), `seed` and `data_dir`.
         composer: composes and instantiates the tasks.
 
     Raises:
@@ -96,7 +96,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
         raise ValueError(f"{folder}: {boards.NUMBERS} does not follow from its arrays")
     _check_table(made, board, folder)
     print(f"{folder}: the table follows from the stored arrays of {len(made.notes)} tasks")
-    for number in rng.permutation(len(samples))[: int(values["pieces"])]:
+    for number in rng.permutation(len(samples))[: int(values["samples"])]:
         sample = samples[number]
         _repeat(sample, rng, composer)
         print(f"{sample.task}, {sample.label}: run again, the same to the last bit")

@@ -253,7 +253,7 @@ def test_a_policy_enters_again_and_is_verified(folder):
     assert seeds == [FIRST_SEED + i for i in range(3)]
     again = called("arena", *words)
     assert "2 tasks, 2 of them stored" in again.stdout and "rounds in" not in again.stderr
-    fine = called("arena", "verify", place, "pieces=2", "seed=4")
+    fine = called("arena", "verify", place, "samples=2", "seed=4")
     assert fine.returncode == 0, fine.stderr
     assert fine.stdout.count("run again, the same to the last bit") == 2
     _tampered_with(place)
@@ -284,7 +284,7 @@ def _tampered_with(place):
     boards.write_board(board._replace(rows=rows), place)
     rows = boards.add_known(boards.read_board(place), boards.read_board())
     tables.write_csv(table, boards.tabulate_policies(rows))
-    said = refused(["verify", place, "pieces=9"], "arena")
+    said = refused(["verify", place, "samples=9"], "arena")
     assert "policy Mine: departures differs when it is run again" in said
     # Another world under the task's name.
     easier = one._replace(config=one.config.replace("slackness: 0.03", "slackness: 0.05"))
@@ -326,7 +326,7 @@ def test_who_knows_the_seed_is_found_out(folder):
     place = folder / "arena" / "Knows"
     gaps = dict(pl.read_csv(place / "table.csv").select("policy", "gap").iter_rows())
     assert gaps["Knows"] == 0 < gaps["random"], "it does as well as the oracle"
-    said = refused(["verify", place, "pieces=2"], "arena")
+    said = refused(["verify", place, "samples=2"], "arena")
     assert "policy Knows knows more than its feedback tells" in said
 
 
