@@ -101,7 +101,7 @@ CATALOGUE = {
         ),
         Dataset(
             "embedllm", "EmbedLLM",
-            lambda path, prices: _mark_generated(read_embedllm(path, prices, progress=True)),
+            lambda path, prices: _mark_generated(read_embedllm(path, prices)),
             repository="RZ412/EmbedLLM", revision="266ae3e180ccb533c86afc9cfb2f5db99d171aea",
             files=("train.csv", "val.csv", "test.csv"),
             drop_servers_below=0.99, drop_incomplete_prompts=True, priced=True,

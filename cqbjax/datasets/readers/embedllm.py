@@ -1,35 +1,27 @@
 """EmbedLLM in its own schema: long-form CSV, one row per (prompt, LLM), 2.7 GB.
 
-The files are read in blocks, so that memory holds the finished table (scores of P x N and the P
-prompts) and 32 blocks that are read ahead, whatever the size of the file.
+Polars streams the files, so that memory holds the scores and each distinct prompt once.
 """
 
-import csv
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-import rich.progress
 
-from cqbjax.datasets.readers.parquet_csv import check_columns, check_filled
+from cqbjax.datasets.readers.parquet_csv import check_columns, check_filled, read_with
 from cqbjax.datasets.readers.prices import find_prices, read_prices, shipped_prices
 from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
 SPLITS = ("train", "val", "test")
 COLUMNS = ("prompt_id", "prompt", "model_name", "category", "label")
-# pyarrow reads 32 blocks ahead whatever their size, so this bounds unread memory at 256 MB; it also
-# bounds the longest row.
-BLOCK_BYTES = 8 << 20
 # The files hold no token counts. One number for all prompts makes the cost a property of the LLM,
 # as in the paper, which has one price per LLM; it cancels in every cost rule but "none".
 TOKENS_PER_QUERY = 1000
 
 
 def read_embedllm(
-    path: str | pathlib.Path, prices: str | pathlib.Path | None = None, progress: bool = False,
-    block_bytes: int = BLOCK_BYTES,
-) -> RoutingTable:  # fmt: skip
+    path: str | pathlib.Path, prices: str | pathlib.Path | None = None
+) -> RoutingTable:
     """Read EmbedLLM from `train.csv`, `val.csv` and `test.csv` of a folder, or from one CSV.
 
     cost = 1,000 tokens, half of them output, at the LLM's prices, in USD per query: the same for
@@ -38,8 +30,6 @@ def read_embedllm(
     Args:
         path: the folder or file.
         prices: a price list; the shipped `prices/embedllm.csv` when None.
-        progress: draw a progress bar over the bytes read.
-        block_bytes: bytes read at a time.
 
     Returns:
         The table, prompts and servers in the order of their first rows; a pair without a row is
@@ -56,15 +46,21 @@ def read_embedllm(
         files = [path / f"{part}.csv" for part in SPLITS if (path / f"{part}.csv").is_file()]
     if not files:
         raise TableError(f"{path}: none of train.csv, val.csv, test.csv of EmbedLLM is there.")
-    matrix = _ScoreMatrix()
-    for file in files:
-        first = 1
-        for block in _read_blocks(file, block_bytes, progress):
-            matrix.add(block, file, first)
-            first += block.height
-    servers = tuple(matrix.servers)
-    scores = matrix.scores[: len(matrix.prompts), : len(servers)].copy()
-    repeated = matrix.rows - int((~np.isnan(scores)).sum())
+    parts, texts = zip(*map(_read_file, files), strict=True)
+    rows, prompts = (
+        pl.concat(parts),
+        pl.concat(texts).unique(["prompt_id", "prompt"], keep="first", maintain_order=True),
+    )
+    _check_one_text(prompts)
+    servers = tuple(rows["model_name"].unique(maintain_order=True))
+    scores = np.full((prompts.height, len(servers)), np.nan)
+    places = (
+        rows[column].cast(pl.Enum(labels)).to_physical().to_numpy()
+        for column, labels in (("prompt_id", prompts["prompt_id"]), ("model_name", servers))
+    )
+    # fmax ignores NaN: of repeated (LLM, prompt) rows the largest counts, as the authors do.
+    np.fmax.at(scores, tuple(places), rows["label"].to_numpy())
+    repeated = rows.height - int((~np.isnan(scores)).sum())
     notes = [f"collapsed {repeated:,} repeated rows by max"] if repeated else []
     absent = [f"{part}.csv" for part in SPLITS if path / f"{part}.csv" not in files]
     if absent and path.is_dir():
@@ -73,9 +69,9 @@ def read_embedllm(
     price = np.array([(one.input + one.output) / 2 for one in priced])
     table = RoutingTable(
         name="EmbedLLM",
-        prompt_ids=tuple(matrix.prompts),
-        prompts=tuple(text for _, text, _ in matrix.prompts.values()),
-        origins=tuple(category for _, _, category in matrix.prompts.values()),
+        prompt_ids=tuple(prompts["prompt_id"]),
+        prompts=tuple(prompts["prompt"]),
+        origins=tuple(prompts["category"].fill_null("unknown")),
         servers=servers,
         performance=scores,
         cost=np.broadcast_to(price * TOKENS_PER_QUERY / 1e6, scores.shape).copy(),
@@ -86,82 +82,35 @@ def read_embedllm(
     return table
 
 
-class _ScoreMatrix:
-    """Collects long-form rows in a dense matrix that grows by doubling.
+def _read_file(file: pathlib.Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of a file without their texts, and its distinct prompts."""
 
-    Attributes:
-        prompts: id -> row, text and category.
-        servers: name -> column.
-        scores: NaN where no row was added.
-        rows: number of rows added.
-    """
+    def collect(lazy: pl.LazyFrame) -> pl.DataFrame:
+        return read_with(lambda _: lazy.collect(engine="streaming"), file, "csv")
 
-    def __init__(self) -> None:
-        self.prompts: dict[str, tuple[int, str, str]] = {}
-        self.servers: dict[str, int] = {}
-        self.scores: np.ndarray = np.full((1024, 128), np.nan)
-        self.rows = 0
-
-    def add(self, block: pl.DataFrame, file: pathlib.Path, first: int) -> None:
-        """Add a block whose first row is number `first` of the file."""
-        labels = block["label"].cast(pl.Float64, strict=False)
-        wrong = (labels.is_null() | ~labels.is_between(0, 1)).fill_null(True)
-        if wrong.any():
-            row = int(wrong.arg_max() or 0)
-            raise TableError(
-                f"{file}: row {first + row}, column 'label' must be in [0, 1], "
-                f"got {block['label'][row]!r}."
-            )
-        check_filled(block, ("prompt_id", "prompt", "model_name"), file, first)
-        texts = block.with_row_index("row").unique(["prompt_id", "prompt"], maintain_order=True)
-        columns = ("row", "prompt_id", "prompt", "category")
-        for row, key, text, category in texts.select(columns).iter_rows():
-            known = self.prompts.setdefault(key, (len(self.prompts), text, category or "unknown"))
-            if known[1] != text:
-                raise TableError(
-                    f"{file}: row {first + row}, column 'prompt': prompt id {key!r} has two "
-                    f"different prompts."
-                )
-        for server in block["model_name"].unique(maintain_order=True):
-            self.servers.setdefault(server, len(self.servers))
-        sizes = zip(self.scores.shape, (len(self.prompts), len(self.servers)), strict=True)
-        more = [max(size, need - size) if need > size else 0 for size, need in sizes]
-        if any(more):
-            self.scores = np.pad(self.scores, [(0, n) for n in more], constant_values=np.nan)
-        rows = {key: self.prompts[key][0] for key in block["prompt_id"].unique()}
-        i = block["prompt_id"].replace_strict(rows)
-        j = block["model_name"].replace_strict(self.servers)
-        # fmax ignores NaN: of repeated (LLM, prompt) rows the largest counts, as the authors do.
-        np.fmax.at(self.scores, (i.to_numpy(), j.to_numpy()), labels.to_numpy())
-        self.rows += block.height
+    whole = pl.scan_csv(file, infer_schema=False, row_index_name="row", row_index_offset=1)
+    columns = read_with(lambda _: whole.collect_schema().names(), file, "csv")
+    check_columns(columns, COLUMNS, file)
+    rows = collect(whole.select("prompt_id", "model_name", "label"))
+    labels = rows["label"].cast(pl.Float64, strict=False)
+    wrong = (labels.is_null() | ~labels.is_between(0, 1)).fill_null(True)
+    if wrong.any():
+        row = int(wrong.arg_max() or 0)
+        raise TableError(
+            f"{file}: row {row + 1}, column 'label' must be in [0, 1], got {rows['label'][row]!r}."
+        )
+    check_filled(rows, ("prompt_id", "model_name"), file)
+    first = pl.col("row", "category").first()
+    prompts = collect(whole.group_by("prompt_id", "prompt").agg(first).sort("row"))
+    for row in prompts.filter(pl.col("prompt").is_null())["row"]:
+        raise TableError(f"{file}: row {row}, column 'prompt' is empty.")
+    return rows.with_columns(labels), prompts.with_columns(file=pl.lit(str(file)))
 
 
-def _read_blocks(file: pathlib.Path, block_bytes: int, progress: bool) -> Iterator[pl.DataFrame]:
-    """Yield blocks of rows; prompts hold line breaks, so a CSV reader must find the rows."""
-    import pyarrow as pa
-    import pyarrow.csv
-
-    with rich.progress.open(
-        file, "rb", description=f"reading {file.name}", disable=not progress
-    ) as handle:
-        try:
-            header = next(csv.reader([handle.readline().decode("utf-8-sig")]), [])
-            check_columns(header, COLUMNS, file)
-            handle.seek(0)
-            reader = pyarrow.csv.open_csv(
-                handle,
-                read_options=pyarrow.csv.ReadOptions(block_size=block_bytes),
-                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(COLUMNS),
-                    column_types=dict.fromkeys(COLUMNS, pa.string()),
-                    strings_can_be_null=True,
-                    null_values=[""],
-                    quoted_strings_can_be_null=False,
-                ),
-            )
-            for batch in reader:
-                yield pl.DataFrame(pl.from_arrow(batch))
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0]
-            raise TableError(f"{file}: not a whole CSV, perhaps cut short: {reason}.") from error
+def _check_one_text(prompts: pl.DataFrame) -> None:
+    """Check that no id has two prompts."""
+    repeated = prompts.filter(~pl.col("prompt_id").is_first_distinct())
+    for file, row, key in repeated.select("file", "row", "prompt_id").iter_rows():
+        raise TableError(
+            f"{file}: row {row}, column 'prompt': prompt id {key!r} has two different prompts."
+        )
