@@ -14,7 +14,7 @@ import xarray as xr
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.metrics import STANDARD, list_metrics
 from cqbjax.results.points import shape_of
-from cqbjax.results.summaries import ALIKE, select_round, share_interval, t_quantile
+from cqbjax.results.summaries import ROUNDING, select_round, share_interval, t_quantile
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
 LAST = 2**62  # selects the last recorded round
@@ -192,7 +192,7 @@ def add_interval(
     low, high = mean - half, mean + half
     if shares:
         # Values in [0, 1] cannot vary more than this.
-        fits = (mean >= 0) & (mean <= 1) & ((n - 1) * sd**2 <= n * mean * (1 - mean) + ALIKE)
+        fits = (mean >= 0) & (mean <= 1) & ((n - 1) * sd**2 <= n * mean * (1 - mean) + ROUNDING)
         fits &= table["metric"].is_in(list(shares)).to_numpy()
         ends_of_shares = share_interval(n, np.where(fits, mean, np.nan), sd, level)
         low, high = np.where(fits, ends_of_shares, (low, high))
@@ -209,7 +209,9 @@ def drop_point_intervals(table: pl.DataFrame) -> pl.DataFrame:
         ends = low, f"{low.removesuffix('low')}high"
         if ends[1] not in table.columns:
             continue
-        wide = pl.col(ends[1]) - pl.col(low) > ALIKE * pl.max_horizontal(1, pl.col(ends[1]).abs())
+        wide = pl.col(ends[1]) - pl.col(low) > ROUNDING * pl.max_horizontal(
+            1, pl.col(ends[1]).abs()
+        )
         made += [pl.when(wide).then(end).alias(end) for end in ends]
     return table.with_columns(made)
 

@@ -1,7 +1,7 @@
 """Summaries of stored results: paired differences, intervals over seeds, points combined.
 
-Pure functions on datasets. Seeds are the units of replication: every interval is Student's t over
-them, and whatever can be paired by seed is, since all policies of a seed meet the same arrivals,
+Pure functions on datasets. Seeds are the units of replication: intervals are Student's t over
+seeds. Policies are compared seed by seed, because all policies of a seed have the same arrivals,
 contexts and choice uniforms.
 """
 
@@ -16,16 +16,16 @@ from cqbjax.core.inputs import is_number
 from cqbjax.results.names import OTHERWISE
 from cqbjax.results.points import RUN_DIMS
 
-# Attributes that become a dimension wherever points differ in them, whatever the manifest says.
+# Attributes that become a dimension if points differ in them, whether or not they were swept.
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")
-# A grid has at most so many combinations for each that was run.
+# A grid has at most this many combinations for each that was run.
 MOST_SPARSE = 2
-# Standard deviations below which values are alike, but for rounding.
-ALIKE = 1e-12
+# Differences up to this one are rounding errors.
+ROUNDING = 1e-12
 
 
 def queue_regret(ds: xr.Dataset) -> xr.DataArray:
-    """Subtract the optimal policy's queue length, met by the same draws, from each policy's.
+    """Subtract the oracle's queue length under the same draws from that of each policy.
 
     Args:
         ds: holds queue_length [policy, arrival_rate, seed, round] and optimal_queue_length without
@@ -46,7 +46,7 @@ def throughput(ds: xr.Dataset) -> xr.DataArray:
 def mean_ci(
     da: xr.DataArray, dim: str = "seed", level: float = 0.95, share: bool = False
 ) -> xr.Dataset:
-    """Average over seeds, with the interval of the mean: Student's t, or Wilson's of shares.
+    """Average over seeds, with the interval of the mean: Student's t, or Wilson's for shares.
 
     Args:
         da: any array with `dim`; NaN entries (combinations that were not run) are not counted.
@@ -81,7 +81,7 @@ def t_quantile(count: Any, level: float = 0.95) -> Any:
 
     The interval of the mean is t_quantile(n) sd / sqrt(n) to either side.
     """
-    # Most of scipy.stats is for other things, and takes longer to import than to compute with.
+    # scipy.stats takes longer to import than this computes.
     from scipy.special import stdtrit
 
     return stdtrit(np.where(np.asarray(count) > 1, count - 1, np.nan), (1 + level) / 2)
@@ -90,9 +90,9 @@ def t_quantile(count: Any, level: float = 0.95) -> Any:
 def share_interval(count: Any, mean: Any, sd: Any, level: float = 0.95) -> tuple[Any, Any]:
     """Return Wilson's interval of a mean of shares, which lies in [0, 1]; NaN for a single seed.
 
-    It is the interval of n p (1 - p) / s^2 yes-or-no draws, whose mean varies as that of the seeds
-    does, at Student's quantile. Seeds that are all alike show no variance: of n draws then, at the
-    normal quantile, so that 0 of 30 is [0, 0.114].
+    It is the interval of n p (1 - p) / s^2 binary draws, whose mean has the variance of the seeds'
+    mean, at Student's quantile. Equal seeds have no variance: then it is that of n draws at the
+    normal quantile, so that 0 of 30 gives [0, 0.114].
 
     Args:
         count: n, of seeds.
@@ -102,9 +102,9 @@ def share_interval(count: Any, mean: Any, sd: Any, level: float = 0.95) -> tuple
     """
     from scipy.special import ndtri
 
-    alike, spread = sd < ALIKE, mean * (1 - mean)
-    z = np.where(alike, ndtri((1 + level) / 2), t_quantile(count, level))
-    each = np.where(alike, 1, spread / np.maximum(sd, ALIKE) ** 2)  # draws a seed
+    equal, spread = sd < ROUNDING, mean * (1 - mean)
+    z = np.where(equal, ndtri((1 + level) / 2), t_quantile(count, level))
+    each = np.where(equal, 1, spread / np.maximum(sd, ROUNDING) ** 2)  # draws a seed
     draws = np.where(count > 1, count * each, np.nan)
     middle = mean + z**2 / (2 * draws)
     half = z * np.sqrt(spread / draws + (z / (2 * draws)) ** 2)
@@ -145,7 +145,7 @@ def paired_difference(
 
 
 def select_round(ds: xr.Dataset, t: int) -> xr.Dataset:
-    """Take the last recorded round that is not after round `t`; the coordinate says which it is.
+    """Select the last recorded round that is not after round `t`; the coordinate holds it.
 
     Raises:
         ValueError: the first recorded round is after `t`.
@@ -158,15 +158,15 @@ def select_round(ds: xr.Dataset, t: int) -> xr.Dataset:
 
 
 def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Dataset:
-    """Lay points of one experiment into one dataset; see `results.load` for the dimensions.
+    """Combine points of one experiment into one dataset; `results.load` describes its dimensions.
 
     Args:
         points: datasets with attrs K, num_servers, ... and `path`, which errors name.
-        varied: further attributes that become a dimension where points differ in them.
+        varied: further attributes that become a dimension if points differ in them.
 
     Returns:
-        The only point as it is but for attrs["path"], or the grid of all of them, NaN where no
-        point was run; attrs are those on which all points agree, and every stand_in label.
+        A single point without attrs["path"], or the grid of all points, NaN where no point was run.
+        Its attributes are those that all points have in common, and all stand_in labels.
 
     Raises:
         ValueError: two points hold the same combination.
@@ -175,7 +175,7 @@ def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> 
         own = {key: value for key, value in points[0].attrs.items() if key != "path"}
         return points[0].drop_attrs(deep=False).assign_attrs(own)
     keys = _find_varied_keys(points, varied)
-    # Of a key that is a number at some points and a word at others, or nowhere, all are words.
+    # If a key is a number at some points and text or missing at others, all its values are text.
     mixed = [key for key in keys if len({is_number(p.attrs.get(key)) for p in points}) > 1]
     points = [
         point.assign_attrs({key: str(point.attrs.get(key, "none")) for key in mixed})
@@ -192,27 +192,27 @@ def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> 
     grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
     grid = grid.drop_attrs(deep=False).assign_attrs(_find_common_attributes(points, keys))
     recorded = [point["round"].attrs for point in points if "round" in point.coords]
-    notes = {str(said["thinned"]) for said in recorded if "thinned" in said}
+    notes = {str(attrs["thinned"]) for attrs in recorded if "thinned" in attrs}
     if notes:
         grid["round"].attrs["thinned"] = "; ".join(sorted(notes))
     return grid
 
 
 def find_differing(points: Sequence[xr.Dataset]) -> list[str]:
-    """List the attributes in which points differ, in a fixed order, but paths and labels."""
-    apart = ("path", "stand_in", "provenance", "arrival_rate", "servers")
+    """List the attributes in which points differ, in a fixed order, without paths and labels."""
+    ignored = ("path", "stand_in", "provenance", "arrival_rate", "servers")
     attributes = (str(key) for point in points for key in point.attrs)
-    # Words that say what a key was set to come after it, so that its values sort as numbers.
+    # A description of a setting is after its key, so that rows are sorted by the number.
     names = sorted(dict.fromkeys([*ALWAYS_VARIED, *attributes]), key=OTHERWISE.__contains__)
     return [
         name
         for name in names
-        if name not in apart and len({point.attrs.get(name) for point in points}) > 1
+        if name not in ignored and len({point.attrs.get(name) for point in points}) > 1
     ]
 
 
 def join_stand_ins(points: Sequence[xr.Dataset]) -> str:
-    """Join the stand-in labels of points, which everything made from them must show."""
+    """Join the `stand_in` labels of points, which every table and figure of them shows."""
     labels = [str(point.attrs.get("stand_in", "")) for point in points]
     return "; ".join(dict.fromkeys(filter(None, labels)))
 
@@ -222,7 +222,7 @@ def _find_varied_keys(points: Sequence[xr.Dataset], varied: Sequence[str]) -> li
     keys: dict[str, tuple[Any, ...]] = {}
     for name in dict.fromkeys([*ALWAYS_VARIED, *varied]):
         values = tuple(point.attrs.get(name) for point in points)
-        # `source.K` beside K says the same thing twice: one dimension, not a diagonal of two.
+        # `source.K` is an alias of K: one dimension, not the diagonal of two.
         is_alias = keys.get(name.rpartition(".")[2]) == values
         if name not in RUN_DIMS and not is_alias and len(set(values)) > 1:
             keys[name] = values
@@ -245,17 +245,17 @@ def _validate_distinct(points: Sequence[xr.Dataset], keys: Sequence[str]) -> Non
 
 
 def _expand_rates(point: xr.Dataset) -> xr.Dataset:
-    """Give the variables by policy alone, such as seconds_per_round, the point's rates."""
+    """Expand variables by policy only, such as seconds_per_round, along the point's rates."""
     rates = point["arrival_rate"].values
     alone = [name for name in point.data_vars if "arrival_rate" not in point[name].dims]
     return point.assign({n: point[n].expand_dims(arrival_rate=rates, axis=-1) for n in alone})
 
 
 def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
-    """Lay points along arrival_rate and a new dimension for each key, NaN where there is none.
+    """Concatenate points along arrival_rate and a new dimension for each key, with NaN for gaps.
 
-    Each dimension by itself: `xr.combine_by_coords` wants every combination to be there, and
-    `xr.merge` makes an array of the size of the whole for each point.
+    `xr.combine_by_coords` needs every combination, and `xr.merge` makes an array of the size of the
+    whole for each point.
     """
     if not keys:
         joined = _concat(points, "arrival_rate") if len(points) > 1 else points[0]
@@ -267,7 +267,7 @@ def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
 
 
 def _concat_points(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
-    """Lay points along `point`, with their keys' values as coordinates of it."""
+    """Concatenate points along `point`, with the values of their keys as its coordinates."""
     coords = {key: ("point", [point.attrs[key] for point in points]) for key in keys}
     if all(point.sizes["arrival_rate"] == 1 for point in points):
         coords["arrival_rate"] = ("point", [float(p["arrival_rate"].values[0]) for p in points])
@@ -276,7 +276,7 @@ def _concat_points(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Data
 
 
 def _concat(parts: Sequence[xr.Dataset], dim: Any) -> xr.Dataset:
-    """Lay datasets side by side; what one lacks is NaN, and integers are then float64."""
+    """Concatenate datasets; missing values are NaN, and integers are then float64."""
     return xr.concat(
         parts, dim, data_vars="all", coords="minimal", compat="override", join="outer",
         combine_attrs="drop_conflicts",
