@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from cqbjax.arena.board import Board, read_board, tabulate_point, write_board
+from cqbjax.arena.board import Board, read_board, tabulate_point
 from cqbjax.arena.report import write_report
 from cqbjax.arena.tasks import Composer, Contestant, Entry, Request, prepare_entry
 from cqbjax.core import backend
@@ -44,10 +44,6 @@ def enter(request: Request, composer: Composer) -> bool:
         written.append(_copy_policy(contestant.target, request.folder))
     console.print(", ".join(map(str, written)), markup=False, soft_wrap=True)
     skipped |= failed
-    if request.keep and not skipped:
-        from cqbjax.arena.board import SHIPPED
-
-        write_board(made, SHIPPED)
     for task, why in skipped.items():
         console.print(f"{task} left out: {why}", markup=False, soft_wrap=True)
     return not skipped

@@ -11,7 +11,7 @@ VERBS = ("tasks", "verify", "board", "show")
 # The keys of a run, and those of `verify`, with their defaults.
 KEYS = {
     "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "false", "out": "arena",
-    "keep": "false", "data_dir": "", "cache_dir": "", "cluster": "",
+    "data_dir": "", "cache_dir": "", "cluster": "",
 }  # fmt: skip
 VERIFY_KEYS = {"samples": "3", "seed": "", "data_dir": ""}
 
@@ -69,10 +69,9 @@ def parse_request(values: Mapping[str, str], board: bool) -> Request:
     Raises:
         ValueError: naming the key, and what is allowed.
     """
-    for key in ("tuning", "keep"):
-        if values[key] not in ("true", "false"):
-            raise ValueError(f"{key}={values[key]} must be true or false")
-    tuning, keep, seeds = values["tuning"] == "true", values["keep"] == "true", values["seeds"]
+    if values["tuning"] not in ("true", "false"):
+        raise ValueError(f"tuning={values['tuning']} must be true or false")
+    tuning, seeds = values["tuning"] == "true", values["seeds"]
     if seeds and not (seeds.isdecimal() and int(seeds) >= 2):
         raise ValueError(f"seeds={seeds} must be a whole number, at least 2, for an interval")
     try:
@@ -83,8 +82,6 @@ def parse_request(values: Mapping[str, str], board: bool) -> Request:
         raise ValueError(f"rounds={values['rounds']} must be a fraction of all rounds, in (0, 1]")
     if board and values["policy"]:
         raise ValueError("policy= is for an entry, and the board has all policies: leave it out")
-    if keep and (not board or seeds or rounds != 1 or tuning or values["tasks"]):
-        raise ValueError("keep=true needs the whole board: all tasks, seeds and rounds")
     contestant = None if board else _find_contestant(values["policy"])
     name = contestant.label if contestant else "board"
     return Request(
@@ -92,7 +89,7 @@ def parse_request(values: Mapping[str, str], board: bool) -> Request:
         int(seeds) if seeds else None, rounds, tuning,
         Path(values["out"]) / (f"{name}_tuning" if tuning else name),
         [f"cluster={values['cluster']}"] if values["cluster"] else [],
-        {key: values[key] for key in ("data_dir", "cache_dir") if values[key]}, keep,
+        {key: values[key] for key in ("data_dir", "cache_dir") if values[key]},
     )  # fmt: skip
 
 

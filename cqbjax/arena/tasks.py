@@ -73,7 +73,6 @@ class Request(NamedTuple):
         folder: of the results.
         words: further choices, `key=value`.
         values: further values by key.
-        keep: whether to put the board into the package.
     """
 
     contestant: Contestant | None = None
@@ -84,7 +83,6 @@ class Request(NamedTuple):
     folder: Path = Path()
     words: Sequence[str] = ()
     values: Mapping[str, Any] = MappingProxyType({})
-    keep: bool = False
 
 
 class Composer(NamedTuple):

@@ -221,7 +221,7 @@ def test_a_task_has_at_least_eighteen_contestants():
         ),
         (["policy=acqb", "seeds=1"], "error: seeds=1 must be a whole number, at least 2"),
         (["policy=acqb", "rounds=2"], "error: rounds=2 must be a fraction of all rounds"),
-        (["policy=acqb", "keep=true"], "error: keep=true needs the whole board"),
+        (["policy=acqb", "keep=true"], "error: keep=true is unknown here: choose from policy=,"),
         (["board", "policy=acqb"], "error: policy= is for an entry"),
         (["verify"], "error: verify takes the folder"),
         (["verify", "."], "error: . is no entry of the arena: board.json is not there"),
