@@ -44,29 +44,29 @@ class ProofStudy(StudyType):
         Raises:
             ValueError: it has no other policy.
         """
-        ready = super().prepare(point, factory)
-        others = {label: policy for label, policy in ready.policies.items() if label != OPTIMAL}
+        prepared = super().prepare(point, factory)
+        others = {label: policy for label, policy in prepared.policies.items() if label != OPTIMAL}
         if not others:
             kind = type(self).__name__
             raise ValueError(f"policy names only {OPTIMAL}, and {kind} needs another")
-        return ready._replace(policies=others)
+        return prepared._replace(policies=others)
 
-    def validate(self, ready: PreparedPoint) -> None:
+    def validate(self, prepared: PreparedPoint) -> None:
         """Reject queries of a dataset, which has no theta* and no sigma_0 as in the paper."""
-        super().validate(ready)
-        if isinstance(ready.source, DatasetSource):
+        super().validate(prepared)
+        if isinstance(prepared.source, DatasetSource):
             raise ValueError(f"{type(self).__name__} is of source=synthetic")
 
-    def measure(self, ready: PreparedPoint, progress: Reporter) -> xr.Dataset:
+    def measure(self, prepared: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Measure every run of every arrival rate, with more queue slots where they are needed."""
         from reproduction.theory.runs import with_enough_slots
 
-        config, source = ready.point.config, study.build_source(ready)
+        config, source = prepared.point.config, study.build_source(prepared)
         problem, seeds = (
             source.problem(config.K, config.horizon),
             np.asarray(grid.list_seeds(config)),
         )
-        policies, by_rate = {k: as_arrays(policy) for k, policy in ready.policies.items()}, []
+        policies, by_rate = {k: as_arrays(policy) for k, policy in prepared.policies.items()}, []
         for rate in config.arrival_rate:
             fixed = policies, as_arrays(source), rate, problem, seeds
 
@@ -74,7 +74,7 @@ class ProofStudy(StudyType):
                 return self.measure_rate(config, fixed, slots, progress)
 
             by_rate.append(with_enough_slots(config.capacity, config.horizon, run))
-            progress.advance(self.count_rounds(ready) // len(config.arrival_rate))
+            progress.advance(self.count_rounds(prepared) // len(config.arrival_rate))
         return _join_rates(by_rate, config)
 
     def measure_rate(
@@ -98,10 +98,10 @@ class Eigenvalues(ProofStudy):
     code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.quantities",)
     unread_keys: ClassVar[tuple[str, ...]] = UNREAD
 
-    def validate(self, ready: PreparedPoint) -> None:
+    def validate(self, prepared: PreparedPoint) -> None:
         """Reject points that cannot run, queries of a dataset, and a policy without V."""
-        super().validate(ready)
-        for label, policy in ready.policies.items():
+        super().validate(prepared)
+        for label, policy in prepared.policies.items():
             if not isinstance(policy, Acqb):
                 raise ValueError(f"policy {label} keeps no V: name ACQB or a relative of it")
 
@@ -137,15 +137,15 @@ class Events(ProofStudy):
 
     code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.quantities",)
 
-    def validate(self, ready: PreparedPoint) -> None:
+    def validate(self, prepared: PreparedPoint) -> None:
         """Reject points that cannot run, and policies for which the events are not defined."""
-        super().validate(ready)
-        parameters = ready.point.config.parameters
+        super().validate(prepared)
+        parameters = prepared.point.config.parameters
         if parameters != "shared":
             raise ValueError(
                 f"parameters={parameters} must be shared: the events are Algorithm 1's"
             )
-        for label, policy in ready.policies.items():
+        for label, policy in prepared.policies.items():
             plain = isinstance(policy, Acqb) and not (policy.window or policy.exploit_size)
             if not plain or policy.optimism != "thompson":
                 raise ValueError(f"policy {label} draws no samples of all it met: name ACQB")
@@ -192,21 +192,22 @@ class Switching(ProofStudy):
             wanted = "must be a whole number of rounds, at least 1"
             raise ValueError(f"kind.block={self.block} {wanted}")
 
-    def count_rounds(self, ready: PreparedPoint) -> int:
+    def count_rounds(self, prepared: PreparedPoint) -> int:
         """Return the rounds of all T + 1 processes, and of the policies alone."""
-        config, policies = ready.point.config, len(ready.policies)
+        config, policies = prepared.point.config, len(prepared.policies)
         runs = len(config.arrival_rate) * config.num_seeds
         return int(runs * config.horizon * (policies * (config.horizon + 1) + policies + 1))
 
-    def measure(self, ready: PreparedPoint, progress: Reporter) -> xr.Dataset:
+    def measure(self, prepared: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Count failures of Lemma 8 and the effect of each switch, path by path."""
         from reproduction.theory import switching
 
-        config, source = ready.point.config, study.build_source(ready)
+        config, source = prepared.point.config, study.build_source(prepared)
         seeds = np.asarray(grid.list_seeds(config))
         fixed = seeds, config.horizon, config.K, config.capacity, progress
         by_rate = [
-            switching.measure(ready.policies, source, rate, *fixed) for rate in config.arrival_rate
+            switching.measure(prepared.policies, source, rate, *fixed)
+            for rate in config.arrival_rate
         ]
         return _join_rates(by_rate, config)
 
@@ -249,10 +250,10 @@ class Slopes(Sweep):
             wanted = "must be a list of pairs of rounds, first < last"
             raise ValueError(f"kind.windows={self.windows} {wanted}")
 
-    def validate(self, ready: PreparedPoint) -> SweepSpec:
+    def validate(self, prepared: PreparedPoint) -> SweepSpec:
         """Reject points that cannot run, and a window beyond the horizon."""
-        spec = super().validate(ready)
-        horizon, last = ready.point.config.horizon, max(pair[1] for pair in self.windows)
+        spec = super().validate(prepared)
+        horizon, last = prepared.point.config.horizon, max(pair[1] for pair in self.windows)
         if last > horizon:
             ends = f"kind.windows={self.windows} ends in round {last:,}"
             raise ValueError(f"{ends}: horizon={horizon:,} must reach it")

@@ -149,8 +149,8 @@ def be_child(words: Sequence[str]) -> None:
             found.clear()
             try:
                 (job,) = _compose.compose_jobs([[*case.words, *words]])
-                ready = study_types.prepare_points(job.config, make, make_policies, kept=kept)
-                ready[0].kind.estimate(ready, Reporter())
+                ready = study_types.prepare_points(job.config, make, make_policies, cache=kept)
+                ready[0].study_type.estimate(ready, Reporter())
                 outcome = f"names alike: {', '.join(found)}" if found else FINE
             except (ValueError, OSError) as error:
                 outcome = f"refused: {str(error).splitlines()[0]}"

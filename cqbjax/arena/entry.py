@@ -112,12 +112,14 @@ def _run_entries(
     )
     rows, notes, failed = [], {}, dict[str, str]()
     for number, entry in enumerate(entries):
-        name, config = entry.task.name, entry.ready.point.config
+        name = entry.task.name
         if left[name]:
             console.print(f"[{number + 1}/{len(entries)}] {entry.task.title}", markup=False)
-            run = loop.choose_runner(config, composer.make, composer.make_policies, console)
+            factories = composer.make, composer.make_policies
             with show_progress() as progress:
-                lost = run(left[name], indices[name], progress, fail_fast=False)
+                lost = loop.run_points(
+                    left[name], indices[name], factories, progress, console, fail_fast=False
+                )
             if lost:
                 failed[name] = next(iter(lost.values()))
                 continue
@@ -147,13 +149,13 @@ def estimate_minutes(
         )  # fmt: skip
         return f"{seconds / 60:.1f} min without compiling, as measured for the board"
     with show_progress() as progress:
-        estimates = [one[0].kind.estimate(one, progress) for one in left.values() if one]
+        estimates = [one[0].study_type.estimate(one, progress) for one in left.values() if one]
     return f"{sum(one.running for of_task in estimates for one in of_task) / 60:.1f} min"
 
 
 def _describe(entry: Entry, index: ResultIndex) -> dict[str, Any]:
     """Return a board's note on a task: what its results depend on, and how long they took."""
-    key, config = entry.ready.kind.cache_key(entry.ready), entry.ready.point.config
+    key, config = entry.ready.study_type.cache_key(entry.ready), entry.ready.point.config
     seconds, keys = dict[str, float](), dict[str, set[str]]()
     for _, manifest in index.computations():
         seconds |= manifest.get("run_seconds", {})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from cqbjax.experiments.configs import CONF, Composed, Config
+from cqbjax.experiments.configs import CONF, ComposedConfig, Config
 
 if TYPE_CHECKING:
     from cqbjax.arena.board import Board
@@ -96,15 +96,17 @@ class Composer(NamedTuple):
         make_policies: configurations by label -> policies by label.
     """
 
-    compose: Callable[[Sequence[str]], Composed]
+    compose: Callable[[Sequence[str]], ComposedConfig]
     make: Callable[[Config], Any]
     make_policies: Callable[[Config], Mapping[str, Any]]
 
-    def prepare(self, config: Composed, cache: dict[str, Any] | None = None) -> "PreparedPoint":
+    def prepare(
+        self, config: ComposedConfig, cache: dict[str, Any] | None = None
+    ) -> "PreparedPoint":
         """Return the only point of a task, validated."""
         from cqbjax.experiments import study_types
 
-        (ready,) = study_types.prepare_points(config, self.make, self.make_policies, None, cache)
+        (ready,) = study_types.prepare_points(config, self.make, self.make_policies, cache=cache)
         return ready
 
 
@@ -157,7 +159,7 @@ def select_tasks(names: Sequence[str]) -> list[Task]:
 
 def compose_task(
     task: Task, request: Request, composer: Composer, words: Sequence[str] = ()
-) -> Composed:
+) -> ComposedConfig:
     """Compose a task as requested, with further overrides."""
     config = composer.compose([f"arena={task.name}", *request.words, *words])
     values = {"results_dir": str(request.folder), **request.values}
@@ -167,7 +169,7 @@ def compose_task(
         values["num_seeds"] = request.seeds
     if request.rounds != 1:
         values["horizon"] = max(FEWEST_ROUNDS, round(request.rounds * config.horizon))
-    return config.at(values)
+    return config.with_values(values)
 
 
 def prepare_entry(
@@ -204,7 +206,7 @@ def prepare_entry(
     return Entry(task, composer.prepare(compose_task(task, request, composer, words), cache), known)
 
 
-def _compute_key(config: Composed, composer: Composer, cache: dict[str, Any]) -> "CacheKey":
+def _compute_key(config: ComposedConfig, composer: Composer, cache: dict[str, Any]) -> "CacheKey":
     """Return the cache keys of a task with all its policies; nothing is validated."""
     from cqbjax.experiments import grid, study_types
     from cqbjax.experiments.study import Factory
@@ -214,5 +216,5 @@ def _compute_key(config: Composed, composer: Composer, cache: dict[str, Any]) ->
         grid.compose(config), config, {}
     )
     ready = study_types.prepare_point(point, factory)
-    key: CacheKey = ready.kind.cache_key(ready)
+    key: CacheKey = ready.study_type.cache_key(ready)
     return key

@@ -22,7 +22,7 @@ from cqbjax.engine.progress import Reporter
 from cqbjax.engine.sweep import run_plan
 from cqbjax.engine.validation import build_spec
 from cqbjax.experiments import configs, grid, log_replay, manifests, study
-from cqbjax.experiments.configs import Composed, Config
+from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import store as results
@@ -49,12 +49,12 @@ class Sample(NamedTuple):
     task: str
     label: str
     point: xr.Dataset
-    config: Composed
+    config: ComposedConfig
 
     def prepare(self, seeds: np.ndarray, composer: Composer) -> PreparedPoint:
         """Return its point, ready to run at consecutive seeds."""
         values = {"first_seed": int(seeds[0]), "num_seeds": len(seeds)}
-        ready = composer.prepare(self.config.at(values))
+        ready = composer.prepare(self.config.with_values(values))
         return ready._replace(policies={self.label: ready.policies[self.label]})
 
 
@@ -86,7 +86,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
         point = stored.point.sel(policy=labels, seed=seeds)
         config = configs.parse_yaml(stored.config)
         if values["data_dir"]:
-            config = config.at({"data_dir": values["data_dir"]})
+            config = config.with_values({"data_dir": values["data_dir"]})
         _check_task(task, config, composer)
         rows.append(boards.tabulate_point(point, task))
         tested = [label for label in note["policies"] if label != OPTIMAL]
@@ -104,14 +104,14 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
         print(f"{sample.task}, {sample.label}: {outcome}")
 
 
-def _check_task(task: str, config: Composed, composer: Composer) -> None:
+def _check_task(task: str, config: ComposedConfig, composer: Composer) -> None:
     """Raise if a task's configuration differs from the arena's, seeds and rounds apart."""
     (of_arena,) = select_tasks([task])
     ours = compose_task(of_arena, Request(seeds=int(config.num_seeds)), composer)
-    (point,) = grid.compose(ours.at({"horizon": config.horizon}))
+    (point,) = grid.compose(ours.with_values({"horizon": config.horizon}))
     here, there = _list_settings(point.config), _list_settings(config)
     # A task may leave settings to the prepared log.
-    left_open = [key for key in log_replay.USED if here["kind"].get(key, "") is None]
+    left_open = [key for key in log_replay.LOG_KEYS if here["kind"].get(key, "") is None]
     there["kind"] |= dict.fromkeys(left_open)
     for key in {**here, **there}:
         if here.get(key) != there.get(key):
@@ -129,7 +129,7 @@ def _list_settings(config: Config) -> dict[str, Any]:
             return {key: shorten(one) for key, one in value.items() if key != "data_dir"}
         return Path(value).name if isinstance(value, str) and "/" in value else value
 
-    ignored = (*manifests.FOR_SHOW, "policy", "rates_by_K", "grid")
+    ignored = (*manifests.DISPLAY_KEYS, "policy", "rates_by_K", "grid")
     return {k: shorten(v) for k, v in configs.to_plain(config).items() if k not in ignored}
 
 
@@ -154,7 +154,7 @@ def _repeat(sample: Sample, rng: np.random.Generator, composer: Composer) -> Non
     first = int(rng.integers(len(seeds) - min(REPEATED, len(seeds)) + 1))
     seeds = seeds[first : first + REPEATED]
     ready = sample.prepare(seeds, composer)
-    (again,) = ready.kind.run([ready], Reporter())
+    (again,) = ready.study_type.run([ready], Reporter())
     for label in (OPTIMAL, sample.label):
         for name in ARRAYS:
             old = sample.point[name].sel(policy=label, seed=seeds)

@@ -30,7 +30,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from cqbjax.cli import _compose
 from cqbjax.experiments import validation
 from cqbjax.experiments.configs import CONF
-from cqbjax.experiments.jobs import Job
+from cqbjax.experiments.grid import Job
 
 # The status of a command that left out a part of its work: a point, a study, a page.
 SOME_LEFT_OUT = 3
@@ -144,7 +144,11 @@ def _name_study(job: Job) -> Job:
             key = word[1:].partition("=")[0]
             raise ValueError(f"{word}: {key} cannot be left out, a part of it such as ~{key}.x can")
     name = validation.name_files(job.config)
-    return job if name == job.config.name else job._replace(config=job.config.at({"name": name}))
+    return (
+        job
+        if name == job.config.name
+        else job._replace(config=job.config.with_values({"name": name}))
+    )
 
 
 @contextlib.contextmanager

@@ -32,8 +32,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from cqbjax.experiments import configs, validation
-from cqbjax.experiments.configs import CONF, Composed, Config, Template
-from cqbjax.experiments.jobs import Job
+from cqbjax.experiments.configs import CONF, ComposedConfig, Config, Template
+from cqbjax.experiments.grid import Job
 
 # A checkout also has the configurations of the paper's reproduction, which is not in the wheel.
 SHIPPED = [path for path in (CONF, CONF.parent / "reproduction" / "conf") if path.is_dir()]
@@ -199,14 +199,14 @@ def initialize_hydra() -> Iterator[None]:
         yield
 
 
-def check_words(words: Sequence[str], studies: Iterable[Composed]) -> None:
+def check_words(words: Sequence[str], studies: Iterable[ComposedConfig]) -> None:
     """Raise if the key of an override is read by none of the studies.
 
     Raises:
         ValueError: naming the key.
     """
     shipped, readers = _list_keys()
-    validation.validate_overrides(words, *studies, shipped=shipped, takers=readers)
+    validation.validate_overrides(words, *studies, shipped=shipped, readers=readers)
 
 
 @functools.cache
@@ -349,11 +349,11 @@ class JobComposer:
         self._choices: dict[tuple[str, ...], Choices] = {}
         self._keys: dict[str, bool] = {}
 
-    def compose(self, overrides: Sequence[Override]) -> Composed:
+    def compose(self, overrides: Sequence[Override]) -> ComposedConfig:
         """Return the configuration of a job, without Hydra's node."""
         values = {one.key_or_group: one.value() for one in overrides if self._sets_value(one)}
         try:
-            config = self._compose_choices(overrides).template.at(values)
+            config = self._compose_choices(overrides).template.with_values(values)
         except OmegaConfBaseException:
             # Hydra reports a value that cannot be set in its own words.
             words = [str(one.input_line) for one in overrides]
@@ -409,7 +409,7 @@ def _compose_without_experiment(choices: Mapping[str, Any]) -> DictConfig:
     """
     kept = {k: v for k, v in choices.items() if isinstance(v, str) and k.isidentifier()}
     options = GlobalHydra.instance().config_loader().get_group_options
-    models = {key: f"[{','.join(options(key))}]" for key in validation.OF_PAPER}
+    models = {key: f"[{','.join(options(key))}]" for key in validation.PAPER_DYNAMICS}
     kept |= models | {"policy": "[]"}
     del kept["experiment"]
     return hydra.compose("config", [f"{key}={choice}" for key, choice in kept.items()])

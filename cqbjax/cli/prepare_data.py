@@ -17,7 +17,7 @@ from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.experiments.configs import CONF, Config, select
-from cqbjax.experiments.jobs import Job
+from cqbjax.experiments.grid import Job
 from cqbjax.logs import linking
 from cqbjax.logs import prepare as logs
 

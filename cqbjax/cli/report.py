@@ -107,7 +107,7 @@ def _draw(
     # An extract needs all rounds.
     panels = count * len(validation.to_list(config.arrival_rate))
     stored = results.stored_points(folder, None if extract else kind.select_rounds(config, panels))
-    config = config.at({"results_dir": str(root)})
+    config = config.with_values({"results_dir": str(root)})
     points = [one.point for one in stored]
     shown = show(kind, points, config) if show else kind.show(points, config)
     written = display.write_output(shown, config, folder.name, console)

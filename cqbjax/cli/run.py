@@ -15,7 +15,7 @@ from cqbjax.cli import lap
 from cqbjax.cli._command import SOME_LEFT_OUT, run_configured
 from cqbjax.cli._compose import check_words
 from cqbjax.cli._instantiate import make, make_policies
-from cqbjax.experiments.jobs import Job, compose_studies
+from cqbjax.experiments.grid import Job, compose_studies
 
 if TYPE_CHECKING:
     from cqbjax.experiments.display import Show

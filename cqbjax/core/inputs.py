@@ -1,13 +1,15 @@
 """What a value is that was given from outside; no library is waited for."""
 
 import numbers
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 # Names that an error lists.
 MAX_NAMES = 3
 # The largest number of float32.
 FLOAT32_MAX = 3.4028235e38
+# Values of a field that is not set.
+UNSET: tuple[Any, ...] = (None, [], 0, float("inf"))
 
 
 def is_integer(value: Any) -> bool:
@@ -35,6 +37,52 @@ def check_float32(value: float, name: str) -> None:
     """
     if FLOAT32_MAX < abs(value) < float("inf"):
         raise ValueError(f"{name}={value} must be at most {FLOAT32_MAX:g}, what float32 holds")
+
+
+class Condition:
+    """A condition on other fields, under which a configuration's field is read.
+
+    Attributes:
+        fields: names of the other fields, of which any decides, such as `attempts or give_up`.
+        values: values of these fields that fulfil the condition; without values it is enough that
+            a field is set: neither null, empty, 0 nor infinite.
+        is_set: False: the fields must not be set.
+    """
+
+    def __init__(self, fields: str, *values: Any, is_set: bool = True) -> None:
+        self.fields, self.values, self.is_set = fields, values, is_set
+
+    def explain(self, config: Mapping[str, Any], prefix: str = "") -> str:
+        """Return what must hold, as the end of a sentence, or an empty text if it holds."""
+        found = [config.get(name) for name in self.fields.split(" or ")]
+        if self.values:
+            several = [
+                one for value in found for one in (value if type(value) is list else [value])
+            ]
+            if any(one in self.values for one in several):
+                return ""
+            allowed = " or ".join(str(value) for value in self.values if value is not None)
+            return f"is read with {prefix}{self.fields}={allowed} alone"
+        if any(value not in UNSET for value in found) == self.is_set:
+            return ""
+        word = "read with" if self.is_set else "not read beside"
+        return f"is {word} {prefix}{self.fields}{' alone' if self.is_set else ''}"
+
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+def read_when(**conditions: Condition) -> Callable[[Target], Target]:
+    """Declare the conditions under which fields of a class, or arguments of a function, are read.
+
+    A command whose override would change nothing then ends in an error.
+    """
+
+    def declare(target: Target) -> Target:
+        target.conditions = conditions  # type: ignore[attr-defined]
+        return target
+
+    return declare
 
 
 class TableNames:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from cqbjax.core.inputs import TableNames
+from cqbjax.core.inputs import Condition, TableNames, read_when
 from cqbjax.datasets.readers.parquet_csv import number_columns, read_frame, text_column
 from cqbjax.datasets.table import TableError, check_unique
 from cqbjax.dynamics import Orbit, ServiceTimes, count_rounds
@@ -92,6 +92,7 @@ def _parse_times(column: pl.Series) -> np.ndarray:
     return times if np.isfinite(times).sum() > np.isfinite(numbers).sum() else numbers
 
 
+@read_when(return_rate=Condition("delays", is_set=False))
 def make_orbit(
     return_rate: float = 0.1, delays: str | Path | None = None, column: str | None = None,
     round_seconds: float | None = None,
@@ -115,6 +116,7 @@ def make_orbit(
     return Orbit(delays=count_rounds(seconds, MINUTE if round_seconds is None else round_seconds))
 
 
+@read_when(rounds=Condition("latencies", is_set=False))
 def make_service_times(
     rounds: Any = 1.0, law: Any = "fixed", latencies: str | Path | None = None,
     round_seconds: float | None = None,

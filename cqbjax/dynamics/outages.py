@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core.inputs import Condition, read_when
 from cqbjax.core.pytree import Numbers, convert_lists, pytree
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 
 
+@read_when(length=Condition("share"), servers=Condition("share"))
 @pytree
 class Outages(ServiceModel):
     """Some servers do not answer in some rounds; policies see which (`Observation.available`).

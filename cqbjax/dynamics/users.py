@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core.inputs import Condition, read_when
 from cqbjax.core.pytree import Numbers, convert_lists, pytree
 from cqbjax.core.scenario import PAPER_REACTION, Reaction, UserModel
 from cqbjax.core.types import Problem
@@ -68,6 +69,7 @@ class Orbit(UserModel):
         return PAPER_REACTION._replace(away=drawn)
 
 
+@read_when(pretends=Condition("attempts or give_up"))
 @pytree
 class Impatience(UserModel):
     """Users abandon after some failed attempts, by chance, or after waiting too long.

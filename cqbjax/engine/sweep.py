@@ -24,8 +24,8 @@ from cqbjax.engine.runner import Estimate, PolicyResults, compile_batches, estim
 from cqbjax.engine.spec import Capacity, PerSeed, SweepSpec
 from cqbjax.engine.validation import build_spec, check_options, choose_seeds
 
-# Where the paper's `optimal` need not be the best, it is a rule of ours.
-YARDSTICK = "ours: the query and assortment likeliest to satisfy now"
+# Where the paper's optimal policy need not be optimal, this note describes the rule used instead.
+ORACLE_NOTE = "ours: the query and assortment likeliest to satisfy now"
 NO_REPEATS = ", no LLM twice for a query while others remain"
 
 # Batches whose programs are compiled at once, before the first of them runs.
@@ -211,5 +211,5 @@ def _to_dataset(results: Mapping[str, PolicyResults], spec: SweepSpec) -> xr.Dat
     }  # fmt: skip
     repeats = getattr(spec.policies[OPTIMAL], "retry", "same") == "same"
     if oracle_is_heuristic(spec.source) or not repeats:
-        attributes["yardstick"] = YARDSTICK if repeats else f"{YARDSTICK}{NO_REPEATS}"
+        attributes["yardstick"] = ORACLE_NOTE if repeats else f"{ORACLE_NOTE}{NO_REPEATS}"
     return xr.Dataset(data, coords, attributes)

@@ -48,12 +48,12 @@ def write_output(
         path = folders[0] / "_".join(filter(None, (stem, name)))
         frame = drop_point_intervals(table.frame)
         if table.caption:
-            written += tables.save_table(frame, path, table.caption, table.apart)
+            written += tables.save_table(frame, path, table.caption, table.recorded)
         else:
             written.append(path.with_name(f"{path.name}.csv"))
             tables.write_csv(written[-1], frame)
         if table.printed:
-            tables.print_table(frame, table.caption, console, table.apart)
+            tables.print_table(frame, table.caption, console, table.recorded)
     for name, figure in shown.figures.items():
         written += save_figure(figure, folders[1] / "_".join(filter(None, (stem, name))))
     for line in shown.lines:
@@ -79,7 +79,7 @@ def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
     else:
         figure = draw_over_keys(drawn)
     main = OutputTable(
-        build_table(points, config), config.title or config.name, apart=find_recorded(points)
+        build_table(points, config), config.title or config.name, recorded=find_recorded(points)
     )
     others = dict(users.draw_user_figures(drawn, fits_panels(points), config.spread))
     return StudyOutput({"": main}, {"": figure, **others})
@@ -105,8 +105,8 @@ def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
     """Keep the policies to draw."""
     if labels is None:
         return point
-    kept = [label for label in point.policy.values if label in labels]
-    return point.sel(policy=kept) if kept else point
+    drawn = [label for label in point.policy.values if label in labels]
+    return point.sel(policy=drawn) if drawn else point
 
 
 def compute_objective(points: Sequence[xr.Dataset], config: Config) -> float:
@@ -150,7 +150,7 @@ def print_estimates(
     console.print(
         f"{ready} points, {ready - left} of them stored; {len(estimates)} groups, a program each; "
         f"about {prepared + compiling + running:.0f} s: composing and checking {prepared:.0f}, "
-        f"compiling {compiling:.0f} (done now, and kept), running {running:.0f}; fits of routers "
+        f"compiling {compiling:.0f} (done now, and cached), running {running:.0f}; fits of routers "
         f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
         "are in memory until they are stored",
         markup=False, soft_wrap=True,

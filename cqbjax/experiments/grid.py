@@ -1,16 +1,18 @@
-"""The points of a study: one for each combination of its configuration's list-valued keys.
+"""Jobs of a command, the studies they form, and the grid points of a study.
 
-What compiles together and is stored together is a point; it runs on its own (`study.py`).
+A grid point is one combination of the values of list-valued keys. Its runs compile together and are
+stored together. This module imports nothing heavy: a wrong value is reported before JAX is loaded.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cqbjax.core.labels import PAPER
 from cqbjax.experiments import validation
-from cqbjax.experiments.configs import Composed, Config, select
+from cqbjax.experiments.configs import ComposedConfig, Config, select
 from cqbjax.experiments.validation import BY_RULE, DIMENSIONS, to_list
 
 if TYPE_CHECKING:
@@ -20,24 +22,41 @@ if TYPE_CHECKING:
     from cqbjax.datasets import DatasetSource
     from cqbjax.engine.spec import SweepSpec
 
-LONGEST_NAME = 150
-# Defined for one server a query; a point with more leaves them out and says so.
+MAX_NAME_LENGTH = 150
+# Defined for K = 1; a point with another K leaves them out and says so.
 SINGLE_SERVER = ("q_ucb", "q_ths")
+
+
+class Job(NamedTuple):
+    """One configuration that a command runs.
+
+    Attributes:
+        config: composed; its key `grid` names the keys whose list spans a grid.
+        swept: the keys in which the jobs of a multirun differ, with the values of this job.
+        words: its overrides, `key=value`.
+        searched: whether a search needs its objective.
+    """
+
+    config: ComposedConfig
+    swept: Mapping[str, Any]
+    words: Sequence[str]
+    searched: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class GridPoint:
-    """One combination of the grid: what compiles together and is stored together.
+    """One combination of the grid.
 
     Attributes:
-        name: under which it is stored, e.g. `K=1,num_servers=3`.
-        config: the resolved configuration, grid keys scalar.
+        name: under which it is stored, such as `K=1,num_servers=3`.
+        config: the resolved configuration; grid keys have one value.
         varied: the values here of keys in which points of the study differ.
         left_out: policies that do not run at this point, each with the reason.
-        keys: what its numbers follow from, hashed when it was first asked for, of the point under
-            no label and of each policy under its own: what is edited while it runs is not in them.
-        runs: the arrival rate or policies that tell it from a multirun's points of the same name.
-        asked: the configuration of all its arrival rates and seeds, where only some are to run.
+        keys: cache keys, hashed on first use: of the point under "", of each policy under its
+            label. An edit of the code during the run does not change them.
+        dimensions: the arrival rate or policies that distinguish it from points of a multirun with
+            the same name, as text.
+        requested: if only some arrival rates and seeds run, the configuration with all of them.
     """
 
     name: str
@@ -45,29 +64,29 @@ class GridPoint:
     varied: dict[str, Any]
     left_out: dict[str, str]
     keys: dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    runs: str = ""
-    asked: Config | None = dataclasses.field(default=None, compare=False, repr=False)
+    dimensions: str = ""
+    requested: Config | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def label(self) -> str:
-        """Its name, and the arrival rate or policies that a multirun varied."""
-        return f"{self.name},{self.runs}" if self.runs else self.name
+        """Its name, followed by the arrival rate or policies that a multirun varies."""
+        return f"{self.name},{self.dimensions}" if self.dimensions else self.name
 
 
 class PreparedPoint(NamedTuple):
-    """A point that has been checked, with what it runs.
+    """A grid point with the objects that run at it.
 
     Attributes:
-        point: from `settle`.
-        source: made from its configuration.
-        policies: label -> policy; those that learn offline are untrained until `train`.
-        recorders: what is recorded beside what always is.
-        users: what one does who is not satisfied.
-        service: what can be done a round.
-        kind: of study, which runs it: a `study_types.StudyType`.
-        attributes: where its queries come from; None: they follow from the source.
-        lines: what is said of it before it runs.
-        spec: its validated sweep without untrained policies; from `StudyType.validate`.
+        point: the grid point, with numeric arrival rates.
+        source: instantiated from its configuration.
+        policies: label -> policy; those that learn offline are not trained yet.
+        recorders: in addition to the standard ones.
+        users: user models.
+        service: service models.
+        study_type: a `study_types.StudyType`, which runs it.
+        attributes: provenance of its queries; None: described by its source.
+        lines: messages that are printed before it runs.
+        spec: its validated sweep spec without untrained policies, from `StudyType.validate`.
     """
 
     point: GridPoint
@@ -76,52 +95,120 @@ class PreparedPoint(NamedTuple):
     recorders: "tuple[Recorder, ...]" = ()
     users: "tuple[UserModel, ...]" = ()
     service: "tuple[ServiceModel, ...]" = ()
-    kind: Any = None
+    study_type: Any = None
     attributes: Mapping[str, Any] | None = None
     lines: Sequence[str] = ()
     spec: "SweepSpec | None" = None
 
 
-def compose(config: Composed, swept: Mapping[str, Any] | None = None) -> list[GridPoint]:
-    """Return the points of a configuration: one for each combination of the lists of its grid.
+@dataclasses.dataclass
+class Study:
+    """The jobs with one name.
+
+    Attributes:
+        jobs: in their order.
+        strict: whether an invalid point stops the study; otherwise it is skipped.
+        points: of each job; None for a job that was skipped.
+        skipped: a message for each job or point that was skipped.
+    """
+
+    jobs: Sequence[Job]
+    strict: bool
+    points: list[list[GridPoint] | None] = dataclasses.field(default_factory=list)
+    skipped: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def config(self) -> ComposedConfig:
+        """The configuration of the first job."""
+        return self.jobs[0].config
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its arrays."""
+        return Path(self.config.results_dir) / "data" / self.config.name
+
+    def attempt(self, function: Callable[..., list[Any]], job: Job, *values: Any) -> Any:
+        """Return `function(job, *values)`, or None after a ValueError, whose message is stored.
+
+        Raises:
+            ValueError: the same, if the study is strict.
+        """
+        try:
+            return function(job, *values)
+        except ValueError as error:
+            message = validation.name_typed_key(str(error), job.words, job.config)
+            if self.strict:
+                raise (error if message == str(error) else ValueError(message)) from error
+            self.skipped.append(f"{format_words(job.swept)} left out: {message}")
+            return None
+
+
+def compose_studies(
+    jobs: Sequence[Job], check_words: Callable[[Sequence[str], Iterable[ComposedConfig]], None]
+) -> list[Study]:
+    """Group jobs by name, and compose their points.
 
     Args:
-        config: of the study; `grid` in it names the keys, `a.b.c`, whose list is one.
-        swept: key -> value, what tells it from other configurations of a sweep.
+        jobs: of a command.
+        check_words: raises if a key among the overrides is read by none of the configurations.
 
     Raises:
-        ValueError: a key has a value that it may not have, or a point has no policy left.
+        ValueError: a wrong key or value.
+    """
+    studies = []
+    for name in dict.fromkeys(job.config.name for job in jobs):
+        same_name = [job for job in jobs if job.config.name == name]
+        if len({str(job.config.kind.get("_target_")) for job in same_name}) > 1:
+            raise ValueError(f"name={name} has several types of study: give each its own name")
+        check_words(same_name[0].words, [job.config for job in same_name])
+        study = Study(same_name, len(same_name) == 1 or bool(same_name[0].config.fail_fast))
+        for job in same_name:
+            study.points.append(study.attempt(lambda job: compose(job.config, job.swept), job))
+        studies.append(study)
+    return studies
+
+
+def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> list[GridPoint]:
+    """Return the points of a configuration, one for each combination of its grid's lists.
+
+    Args:
+        config: of the study; its key `grid` names the keys `a.b.c` whose list spans the grid.
+        swept: key -> value in which the configuration differs from others of a multirun.
+
+    Raises:
+        ValueError: a key has a value that is not allowed, or no policy runs at a point.
     """
     grid = _list_values(config)
     points = []
-    for chosen in itertools.product(*grid.values()):
-        varied = dict(zip(grid, chosen, strict=True))
-        made = config.at(varied)
-        one = Config(made)
-        one.pop("grid", None)
-        _raise_first(error for path, error in made.errors.items() if path[0] != "policy")
-        validation.validate_keys(one)
-        one.arrival_rate = list_rates(one)
-        out = find_left_out(one)
-        for label in out:
-            del one.policy[label]
-        if not one.policy:
-            reasons = ", ".join(f"{label} ({reason})" for label, reason in out.items())
-            raise ValueError(f"policy names only what does not run at K={one.K}: {reasons}")
-        _raise_first(made.errors[path] for path in made.errors if path[1] in one.policy)
-        own = {key: validation.to_coordinate(value) for key, value in varied.items()}
-        # A point has one kind: its keys are told without saying so.
+    for values in itertools.product(*grid.values()):
+        combination = dict(zip(grid, values, strict=True))
+        resolved = config.with_values(combination)
+        point = Config(resolved)
+        point.pop("grid", None)
+        _raise_first(error for path, error in resolved.errors.items() if path[0] != "policy")
+        validation.validate_keys(point)
+        point.arrival_rate = list_rates(point)
+        left_out = find_left_out(point)
+        for label in left_out:
+            del point.policy[label]
+        if not point.policy:
+            reasons = ", ".join(f"{label} ({reason})" for label, reason in left_out.items())
+            raise ValueError(f"policy names only what does not run at K={point.K}: {reasons}")
+        _raise_first(error for path, error in resolved.errors.items() if path[1] in point.policy)
+        coordinates = {key: validation.to_coordinate(one) for key, one in combination.items()}
+        # A point has one study type, so `kind.` adds nothing to a key.
         varied = {
-            key.removeprefix("kind."): value for key, value in {**(swept or {}), **own}.items()
+            key.removeprefix("kind."): value
+            for key, value in {**(swept or {}), **coordinates}.items()
         }
-        kept = {key: value for key, value in varied.items() if key not in DIMENSIONS}
-        runs = format_words({key: value for key, value in varied.items() if key in DIMENSIONS})
-        points.append(GridPoint(_shorten_name(kept) or f"K={one.K}", one, kept, out, runs=runs))
+        stored = {key: value for key, value in varied.items() if key not in DIMENSIONS}
+        dimensions = {key: value for key, value in varied.items() if key in DIMENSIONS}
+        name = _shorten_name(stored) or f"K={point.K}"
+        points.append(GridPoint(name, point, stored, left_out, dimensions=format_words(dimensions)))
     return points
 
 
 def _raise_first(errors: Iterable[Exception]) -> None:
-    """Raise the first of what could not be resolved."""
     for error in errors:
         raise error
 
@@ -130,7 +217,7 @@ def _list_values(config: Config) -> dict[str, list[Any]]:
     """Return the values of the keys of the grid.
 
     Raises:
-        ValueError: naming a key whose list is empty, or has a value twice.
+        ValueError: naming a key whose list is empty or repeats a value.
     """
     lists = {}
     for key in config.get("grid") or ():
@@ -143,15 +230,15 @@ def _list_values(config: Config) -> dict[str, list[Any]]:
     return lists
 
 
-def format_words(varied: Mapping[str, Any]) -> str:
-    """Return what was varied as words of a command."""
-    return ",".join(f"{key}={value}" for key, value in varied.items())
+def format_words(values: Mapping[str, Any]) -> str:
+    """Format values as `key=value`, separated by commas."""
+    return ",".join(f"{key}={value}" for key, value in values.items())
 
 
 def _shorten_name(varied: Mapping[str, Any]) -> str:
-    """Return the file name of a point: what was varied, or a hash where that is too long."""
+    """Return the name of a point: its varied values, abbreviated by a hash if they are long."""
     name = format_words(varied).replace("/", "_")
-    if len(name) <= LONGEST_NAME:
+    if len(name) <= MAX_NAME_LENGTH:
         return name
     from cqbjax.core.files import hash_parts
 
@@ -160,20 +247,20 @@ def _shorten_name(varied: Mapping[str, Any]) -> str:
 
 def find_left_out(config: Config) -> dict[str, str]:
     """Return the policies that do not run at a point, with the reason."""
-    kept = (config.policies_by_K or {}).get(config.K)
-    out = {}
+    listed = (config.policies_by_K or {}).get(config.K)
+    reasons = {}
     for label in map(str, config.policy):
         if config.K != 1 and label in SINGLE_SERVER:
-            out[label] = "defined for K=1 only"
-        elif kept is not None and label not in kept:
-            out[label] = f"not in policies_by_K of K={config.K}"
-    return out
+            reasons[label] = "defined for K=1 only"
+        elif listed is not None and label not in listed:
+            reasons[label] = f"not in policies_by_K of K={config.K}"
+    return reasons
 
 
 def list_rates(config: Config) -> list[float] | str:
-    """Return the arrival rates of a point: `arrival_rate`, or the entry of `rates_by_K`.
+    """Return the arrival rates of a point: `arrival_rate`, or its K's entry of `rates_by_K`.
 
-    The word `by_rule` is returned as it is: `settle` turns it into rates when the table is known.
+    The word `by_rule` is returned as it is: `resolve_rates` replaces it when the table is known.
 
     Raises:
         ValueError: neither is given for the point's K.
@@ -184,21 +271,21 @@ def list_rates(config: Config) -> list[float] | str:
     if rates is None:
         by_size = config.rates_by_K or {}
         if config.K not in by_size:
-            have = ", ".join(str(key) for key in by_size) or "no K"
+            sizes = ", ".join(str(key) for key in by_size) or "no K"
             raise ValueError(
-                f"arrival_rate is not given, and rates_by_K is for {have}, not for K={config.K}"
+                f"arrival_rate is not given, and rates_by_K is for {sizes}, not for K={config.K}"
             )
         rates = by_size[config.K]
     return [float(rate) for rate in to_list(rates)]
 
 
 def resolve_rates(point: GridPoint, source: "Source | DatasetSource") -> GridPoint:
-    """Return the point with arrival rates in numbers, where they are chosen by rule.
+    """Return the point with numeric arrival rates, chosen from the table if they are `by_rule`.
 
-    The paper's own data take `rates_by_K`, where it is given: the rule is for other tables.
+    The paper's data use `rates_by_K` if it is given; the rule is for other tables.
 
     Raises:
-        ValueError: rates by rule for a source that is no dataset.
+        ValueError: rates by rule for a source that is not a dataset.
     """
     if point.config.arrival_rate != BY_RULE:
         return point
@@ -206,12 +293,12 @@ def resolve_rates(point: GridPoint, source: "Source | DatasetSource") -> GridPoi
 
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
-    own = (point.config.rates_by_K or {}).get(point.config.K)
-    if own is not None and source.table.provenance == PAPER:
-        chosen = [float(rate) for rate in own]
+    rates = (point.config.rates_by_K or {}).get(point.config.K)
+    if rates is not None and source.table.provenance == PAPER:
+        chosen = [float(rate) for rate in rates]
     else:
         chosen = list(choose_arrival_rates(source.served(point.config.K)))
-    return dataclasses.replace(point, config=point.config.at({"arrival_rate": chosen}))
+    return dataclasses.replace(point, config=point.config.with_values({"arrival_rate": chosen}))
 
 
 def list_seeds(config: Config) -> range:

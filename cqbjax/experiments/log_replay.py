@@ -1,4 +1,4 @@
-"""A kind of study: schedules on a log of conversations, linked and replayed under each."""
+"""A study type: the replay of a conversation log under several schedules."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,28 +22,30 @@ from cqbjax.logs.replay import ReplaySource, make_replay
 from cqbjax.logs.schedules import make_schedule
 from cqbjax.policies import OptimalPolicy
 
-# Keys of how a log is prepared, whose values are those of the log that is replayed.
-USED = ("model", "encoder", "tokens")
-# Of a point's chains, shown in its rows of the table.
-FOLLOWING = ("chains_of_several", "linked_by_cosine", "singletons", "load")
+# Keys of the preparation of a log; the prepared log determines their values.
+LOG_KEYS = ("model", "encoder", "tokens")
+# Attributes of a point that describe its chains.
+CHAIN_ATTRIBUTES = ("chains_of_several", "linked_by_cosine", "singletons", "load")
 
 
 @dataclasses.dataclass(frozen=True)
 class LogReplay(Sweep):
-    """A sweep whose queries are those of a log, and whose policies are schedules beside its own.
+    """A sweep on the queries of a log, with schedules in addition to its policies.
 
     Attributes:
-        source: a shard of a log or a folder of them, from which the log is prepared; None: it is.
-        model: of the log's conversations, like the next three read where it is prepared from
-            `source`; None: the paper's, and without a source those of the log that was prepared.
+        source: a log file or a folder of them, from which the log is prepared; None: the log that
+            was prepared before.
+        model: LLM of the conversations; None: the paper's, or without a source that of the
+            prepared log. The same holds for the next two.
         encoder: of first prompts, or `none`.
-        tokens: what a query's length is counted in.
-        embeddings: a file in place of the encoder.
-        threshold: least cosine of two first prompts that are taken for the same.
+        tokens: unit of a query's length.
+        embeddings: a file that replaces the encoder.
+        threshold: least cosine at which two first prompts count as the same.
         min_gap: least seconds between a conversation's last response and its retrial.
-        among: `open` or `adjacent`: of which conversations a retrial may be.
-        singles: share of chains of length one among those that are kept.
-        schedules: label -> rule, beside the policies; None: no others.
+        among: conversations that a retrial may continue: `open`, all unresolved ones of the user,
+            or `adjacent`, the previous one.
+        singles: share of chains of length one in the sample.
+        schedules: label -> rule, in addition to the policies; None: none.
     """
 
     source: str | None = None
@@ -57,26 +59,30 @@ class LogReplay(Sweep):
     singles: float = 0.8
     schedules: Mapping[str, str] | None = None
 
-    # What the log holds is in the source that is drawn from it, and what schedules hold in them.
+    # The source and the schedules hold everything that these keys determine.
     display_keys: ClassVar[tuple[str, ...]] = ("kind",)
+    # Queries come from the log.
+    unread_keys: ClassVar[tuple[str, ...]] = (*validation.SYNTHETIC_KEYS, "source")
     # The log decides which seeds draw different arrivals.
     extensible: ClassVar[bool] = False
 
     @property
     def rule(self) -> LinkingRule:
-        """Return the rule by which retrials are linked."""
+        """The rule that links retrials."""
         return LinkingRule(float(self.threshold), float(self.min_gap), self.among)
 
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
-        """Link a point's chains, and return it with all that is replayed on them.
+        """Link the chains of a point, and return it with its schedules.
 
         Raises:
-            ValueError: the log or the rule is not what it must be, or another world is asked for.
+            ValueError: the log or the rule is not valid, or arrivals or dynamics are set.
         """
         config = point.config
         validation.validate_without_dynamics(config, type(self).__name__)
         if config.arrivals != "bernoulli":
-            raise ValueError(f"arrivals={config.arrivals} is of a sweep: a log says who comes when")
+            raise ValueError(
+                f"arrivals={config.arrivals} is of a sweep: the log determines arrivals"
+            )
         if len(config.arrival_rate) != 1:
             raise ValueError("arrival_rate must be one number of chains a slot for a replay")
         self.rule.check()
@@ -84,49 +90,49 @@ class LogReplay(Sweep):
             raise ValueError(
                 f"kind.encoder={prepare.NONE} embeds nothing: kind.threshold must be 1"
             )
-        name = f"log {config.data_dir} {self.source} {self.embeddings} {self._asked()}"
-        log: Log = factory.cache_object(name, lambda: self._log(Path(config.data_dir)))
+        name = f"log {config.data_dir} {self.source} {self.embeddings} {self._log_settings()}"
+        log: Log = factory.cache_object(name, lambda: self._load_log(Path(config.data_dir)))
         chains = prepare.link(log, self.rule)
         (rate,), seeds = config.arrival_rate, grid.list_seeds(config)
         source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)
         lines = [*prepare.describe(log, chains, self.rule), *_warn_of_singles(chains, self.singles)]
-        used: dict[str, Any] = {
-            f"kind.{key}": getattr(log, key) for key in USED if self.source is None
+        determined: dict[str, Any] = {
+            f"kind.{key}": getattr(log, key) for key in LOG_KEYS if self.source is None
         }
         if len(seeds) > 1 and len(set(source.first_equal_run)) == 1:
             lines.append(f"num_seeds={len(seeds)}: every seed draws the same arrivals, one is run")
-            source, used = source.take_first_run(), {**used, "num_seeds": 1}
+            source, determined = source.take_first_run(), {**determined, "num_seeds": 1}
         elif len(set(source.first_equal_run)) < len(seeds):
             i, j = next((i, j) for i, j in enumerate(source.first_equal_run) if i != j)
             raise ValueError(
                 f"seeds {seeds[j]} and {seeds[i]} draw the same arrivals: the log has too few "
                 f"chains of one for num_seeds={len(seeds)}"
             )
-        policies = self.scheduled(factory.policies(config.policy), log, chains)
-        point = dataclasses.replace(point, config=config.at(used))
-        ready = study.assemble_point(point, source, policies, factory, self)
-        return ready._replace(
+        policies = self.add_schedules(factory.policies(config.policy), log, chains)
+        point = dataclasses.replace(point, config=config.with_values(determined))
+        prepared = study.assemble_point(point, source, policies, factory, self)
+        return prepared._replace(
             attributes=_describe_log(log, chains, source, self.singles), lines=lines
         )
 
-    def _asked(self) -> dict[str, Any]:
-        """Return the keys that were given of those that say how a log is prepared."""
-        return {key: value for key in USED if (value := getattr(self, key)) is not None}
+    def _log_settings(self) -> dict[str, Any]:
+        """Return the settings of the log's preparation that are not null."""
+        return {key: value for key in LOG_KEYS if (value := getattr(self, key)) is not None}
 
-    def _log(self, data_dir: Path) -> Log:
-        """Return the log of a study: prepared from `source` where it is given.
+    def _load_log(self, data_dir: Path) -> Log:
+        """Return the log, prepared from `source` if it is given.
 
         Raises:
-            ValueError: no source, and the log that was prepared is not the one that is asked for.
+            ValueError: there is no source, and the prepared log has other settings.
         """
-        asked = self._asked()
+        settings = self._log_settings()
         if self.source is not None:
-            own = None if self.embeddings is None else Path(self.embeddings)
-            prepare.prepare(data_dir, Path(self.source), embeddings=own, **asked)
+            embeddings = None if self.embeddings is None else Path(self.embeddings)
+            prepare.prepare(data_dir, Path(self.source), embeddings=embeddings, **settings)
         elif self.embeddings is not None:
             raise ValueError("kind.embeddings is read with kind.source alone: leave it out")
         log = prepare.load_log(data_dir)
-        for key, value in asked.items():
+        for key, value in settings.items():
             if self.source is None and getattr(log, key) != value:
                 raise ValueError(
                     f"kind.{key}={value} is not that of the log prepared in {data_dir}, which is "
@@ -134,16 +140,18 @@ class LogReplay(Sweep):
                 )
         return log
 
-    def scheduled(self, policies: Mapping[str, Any], log: Log, chains: Chains) -> dict[str, Policy]:
-        """Return what is replayed, by label: the clairvoyant schedule before all others.
+    def add_schedules(
+        self, policies: Mapping[str, Any], log: Log, chains: Chains
+    ) -> dict[str, Policy]:
+        """Return the policies of the replay by label, with the clairvoyant schedule first.
 
         Args:
             policies: label -> policy.
-            log: a generated one knows the chances that the rule `informed` needs.
+            log: only a generated log has the probabilities that the rule `informed` reads.
             chains: linked.
 
         Raises:
-            ValueError: a label is taken twice, or there is no such rule.
+            ValueError: a label is used twice, or a rule is unknown.
         """
         chosen = {OPTIMAL: OptimalPolicy(), **policies}
         for label, rule in (self.schedules or {}).items():
@@ -157,39 +165,41 @@ class LogReplay(Sweep):
         return chosen
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return the table and the curves; of several rules, how far each schedule is behind."""
+        """Return the table and the curves; for several linking rules, the gap of each schedule."""
         from cqbjax.figures import draw_curves, draw_over_keys
         from cqbjax.results import tables
         from cqbjax.results.metrics import list_panels
 
         horizon = min(int(point.attrs["horizon"]) for point in points)
         rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
-        made = tables.gap_table(points, rounds, config.compared)
+        table = tables.gap_table(points, rounds, config.compared)
         if len(points) == 1:
             figure = draw_curves(points, list_panels(points, config), config.spread)
         else:
-            # What follows from a point's rule is no key of the sweep.
-            figure = draw_over_keys([_drop_attributes(one, FOLLOWING) for one in points], "gap")
-        return StudyOutput({"": OutputTable(made, config.title or config.name)}, {"": figure})
+            # These attributes follow from the rule: they are not keys of the grid.
+            figure = draw_over_keys(
+                [_drop_attributes(one, CHAIN_ATTRIBUTES) for one in points], "gap"
+            )
+        return StudyOutput({"": OutputTable(table, config.title or config.name)}, {"": figure})
 
 
 def _describe_log(log: Log, chains: Chains, source: ReplaySource, singles: float) -> dict[str, Any]:
-    """Return what is said of a point's log and of its chains."""
+    """Return the attributes that describe a point's log and its chains."""
     alone, longer = _count_chains(chains, singles)
     load, share = round(source.load, 3), round(alone / (alone + longer), 3)
-    following = zip(FOLLOWING, (longer, chains.similar, share, load), strict=True)
+    chain_values = zip(CHAIN_ATTRIBUTES, (longer, chains.similar, share, load), strict=True)
     named = {"source": log.name, "stand_in": log.proxy_note, "provenance": log.provenance}
-    return {**named, "encoder": log.encoder, **dict(following)}
+    return {**named, "encoder": log.encoder, **dict(chain_values)}
 
 
 def _count_chains(chains: Chains, singles: float) -> tuple[int, int]:
-    """Return how many chains of one are kept, and how many longer ones there are."""
+    """Return the number of chains of one in the sample, and of longer chains."""
     alone, longer = int((chains.lengths == 1).sum()), int((chains.lengths > 1).sum())
     return round(alone * singleton_share(chains.lengths, singles)), longer
 
 
 def _warn_of_singles(chains: Chains, singles: float) -> list[str]:
-    """Say that there are too few chains of one, where there are."""
+    """Return a line if the log has too few chains of one."""
     alone, longer = _count_chains(chains, singles)
     wanted = round(longer * singles / (1 - singles))
     if alone >= wanted:
@@ -202,5 +212,5 @@ def _warn_of_singles(chains: Chains, singles: float) -> list[str]:
 
 def _drop_attributes(point: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
     """Return a point without some of its attributes."""
-    kept = {key: value for key, value in point.attrs.items() if key not in names}
-    return point.drop_attrs(deep=False).assign_attrs(kept)
+    others = {key: value for key, value in point.attrs.items() if key not in names}
+    return point.drop_attrs(deep=False).assign_attrs(others)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -20,15 +20,14 @@ from cqbjax.experiments import display, grid, shards, study_types
 from cqbjax.experiments.clusters import Cluster
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.display import Show
-from cqbjax.experiments.grid import GridPoint, PreparedPoint
-from cqbjax.experiments.jobs import Job, Study
+from cqbjax.experiments.grid import GridPoint, Job, PreparedPoint, Study
 from cqbjax.experiments.study import Factory
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.frame import LAST
 from cqbjax.results.index import ResultIndex
 
 # The least number of shards on a cluster, so that several machines have work.
-FEWEST_SHARDS = 8
+MIN_SHARDS = 8
 Make = Callable[[Config], Any]
 MakePolicies = Callable[[Config], Mapping[str, Policy | OfflinePolicy]]
 
@@ -40,7 +39,7 @@ def run_study(
     """Validate and run a study, and show it unless a search runs it.
 
     Args:
-        study: from `compose_studies`.
+        study: from `grid.compose_studies`.
         make: instantiates a configuration.
         make_policies: instantiates policies, by label.
         lap: returns the seconds since its last call, or since the command began.
@@ -64,29 +63,29 @@ def run_study(
         for job, points in zip(study.jobs, study.points, strict=True)
     ]
     _print(console, study.skipped)
-    ready = [point for points in by_job for point in points]
-    if not ready:
+    prepared = [point for points in by_job for point in points]
+    if not prepared:
         last = study.skipped[-1]
         raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
-    index = shards.index_of(ready, study.folder)
+    index = shards.index_of(prepared, study.folder)
     if study.config.dry_run:
-        _print_estimates(ready, index, lap, console)
+        _print_estimates(prepared, index, lap, console)
         return [None] * len(study.jobs)
-    left = _find_missing(ready, index, console)
-    run = choose_runner(study.config, make, make_policies, console)
+    left = _find_missing(prepared, index, console)
     with show_progress() as progress:
-        lost = run(left, index, progress, fail_fast=study.strict)
+        lost = run_points(left, index, (make, make_policies), progress, console, study.strict)
     skipped = [f"{name} left out: {why}" for name, why in lost.items()]
     study.skipped += skipped
     _print(console, skipped)
     by_job = [[one for one in points if one.point.label not in lost] for points in by_job]
-    ready = [point for points in by_job for point in points]
+    prepared = [point for points in by_job for point in points]
     if searched:
         return _compute_objectives(study, by_job, index)
-    if ready:
+    if prepared:
         elsewhere = bool(left and study.config.get("cluster"))
         simulated = None if elsewhere else progress.run_seconds
-        _show(ready, study, index, study_types.make_study_type(study.config, make), console, show)
+        study_type = study_types.make_study_type(study.config, make)
+        _show(prepared, study, index, study_type, console, show)
         console.print(display.describe_time(simulated, lap()), markup=False)
     return [None] * len(study.jobs)
 
@@ -97,45 +96,45 @@ def _print(console: Console, lines: Iterable[str]) -> None:
 
 
 def _print_estimates(
-    ready: Sequence[PreparedPoint], index: ResultIndex, lap: Callable[[], float], console: Console
+    points: Sequence[PreparedPoint], index: ResultIndex, lap: Callable[[], float], console: Console
 ) -> None:
-    """Print how long running the points would take."""
-    left, prepared = shards.select_missing(ready, index), lap()
+    """Print how long the points would take."""
+    left, preparing = shards.select_missing(points, index), lap()
     with show_progress() as progress:
-        estimates = ready[0].kind.estimate(left, progress)
+        estimates = points[0].study_type.estimate(left, progress)
     recorded, missing = shards.most_bytes(left), len({one.point.label for one in left})
-    display.print_estimates(len(ready), missing, estimates, prepared, recorded, console)
+    display.print_estimates(len(points), missing, estimates, preparing, recorded, console)
 
 
 def _find_missing(
-    ready: Sequence[PreparedPoint], index: ResultIndex, console: Console
+    points: Sequence[PreparedPoint], index: ResultIndex, console: Console
 ) -> list[PreparedPoint]:
     """Return the points that are not stored, and print how many are stored."""
     root = index.folder.parents[1]
-    for one in (index.folder, root / "tables", root / "figures"):
-        check_writable(one, "results_dir")
+    for folder in (index.folder, root / "tables", root / "figures"):
+        check_writable(folder, "results_dir")
     why = {".torn": "was damaged", ".older": "has the format of another version of cqbjax"}
     for file in index.set_aside_unreadable():
         _print(console, [f"{file} {why[file.suffix]}: its points run again"])
-    left, number = shards.select_missing(ready, index), sum(len(one.policies) for one in ready)
+    left, number = shards.select_missing(points, index), sum(len(one.policies) for one in points)
     missing = len({(one.point.label, label) for one in left for label in one.policies})
     if missing < number:
-        stored = f"{number - missing} of {number} policies at {len(ready)} points are stored"
+        stored = f"{number - missing} of {number} policies at {len(points)} points are stored"
         console.print(f"{stored}: not run again")
     _print(console, shards.describe_replaced(left, index))
     return left
 
 
 def _show(
-    ready: Sequence[PreparedPoint], study: Study, index: ResultIndex, kind: study_types.StudyType,
-    console: Console, show: Show | None,
+    points: Sequence[PreparedPoint], study: Study, index: ResultIndex,
+    study_type: study_types.StudyType, console: Console, show: Show | None,
 ) -> None:  # fmt: skip
     """Write tables and figures of stored points, and print them."""
-    panels = sum(len(one.point.config.arrival_rate) for one in ready)
-    points = shards.read_back(ready, index, kind.select_rounds(study.config, panels))
-    first = ready[0].point.config
-    shown = show(kind, points, first) if show else kind.show(points, first)
-    written = display.write_output(shown, study.config, study.config.name, console)
+    panels = sum(len(one.point.config.arrival_rate) for one in points)
+    stored = shards.read_back(points, index, study_type.select_rounds(study.config, panels))
+    first = points[0].point.config
+    output = show(study_type, stored, first) if show else study_type.show(stored, first)
+    written = display.write_output(output, study.config, study.config.name, console)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {study.folder}; {files}", markup=False)
 
@@ -144,40 +143,30 @@ def _compute_objectives(
     study: Study, by_job: Sequence[Sequence[PreparedPoint]], index: ResultIndex
 ) -> list[Any]:
     """Return the objective of each job, or an error for a job that cannot run; print them."""
-    ready = [point for points in by_job for point in points]
-    stored = iter(shards.read_back(ready, index, [LAST]) if ready else ())
+    prepared = [point for points in by_job for point in points]
+    stored = iter(shards.read_back(prepared, index, [LAST]) if prepared else ())
     values: list[Any] = []
     for job, points in zip(study.jobs, by_job, strict=True):
-        own = [next(stored) for _ in points]
+        data = [next(stored) for _ in points]
         values.append(
-            display.compute_objective(own, job.config) if own else ValueError("cannot run")
+            display.compute_objective(data, job.config) if data else ValueError("cannot run")
         )
         print(f"{grid.format_words(job.swept)}: {values[-1]}")
     return values
 
 
-class Runner(Protocol):
-    """Runs and stores points, as `shards.run_all` does."""
+def run_points(
+    points: Sequence[PreparedPoint], index: ResultIndex, factories: tuple[Make, MakePolicies],
+    progress: Reporter, console: Console, fail_fast: bool,
+) -> dict[str, str]:  # fmt: skip
+    """Run and store points, in this process or on the cluster of their configuration.
 
-    def __call__(
-        self,
-        ready: Sequence[PreparedPoint],
-        index: ResultIndex,
-        progress: Reporter,
-        *,
-        fail_fast: bool,
-    ) -> dict[str, str]:
-        """Return the label of each point that cannot run -> why."""
-        ...
-
-
-def choose_runner(
-    config: Config, make: Make, make_policies: MakePolicies, console: Console
-) -> Runner:
-    """Return what runs the points of a study: this process, or the cluster of its configuration."""
-    if not config.get("cluster"):
-        return functools.partial(shards.run_all, console=console)
-    return functools.partial(run_on_cluster, make(config.cluster), (make, make_policies))
+    Arguments, result and errors are those of `shards.run_all`; for `factories` see `ShardTask`.
+    """
+    cluster = points[0].point.config.get("cluster") if points else None
+    if not cluster:
+        return shards.run_all(points, index, progress, console, fail_fast)
+    return run_on_cluster(factories[0](cluster), factories, points, index, progress, fail_fast)
 
 
 class ShardTask(NamedTuple):
@@ -200,40 +189,40 @@ class ShardTask(NamedTuple):
     factories: tuple[Make, MakePolicies]
 
 
-def perform(task: ShardTask) -> dict[str, str]:
-    """Run and store a shard, in a process of its own.
+def run_task(task: ShardTask) -> dict[str, str]:
+    """Run and store a shard, in a process of a cluster.
 
     Returns:
         Label of each point that cannot run -> why.
     """
-    _set_up(task.cwd)
-    factory, ready = Factory(*task.factories, {}), list[PreparedPoint]()
+    _configure_process(task.cwd)
+    factory, points = Factory(*task.factories, {}), list[PreparedPoint]()
     for point, labels in zip(task.points, task.labels, strict=True):
         one = study_types.prepare_point(point, factory)
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
-        ready.append(one._replace(policies=policies))
-    index = shards.index_of(ready, task.folder)
-    return shards.run_all(ready, index, Reporter(), Console(quiet=True), task.fail_fast)
+        points.append(one._replace(policies=policies))
+    index = shards.index_of(points, task.folder)
+    return shards.run_all(points, index, Reporter(), Console(quiet=True), task.fail_fast)
 
 
 @functools.cache
-def _set_up(cwd: str) -> None:
-    """Prepare a process, once: it may perform several tasks."""
+def _configure_process(cwd: str) -> None:
+    """Configure a process of a cluster, once: it may run several tasks."""
     os.chdir(cwd)
     sys.path.append(cwd)
     backend.configure()
 
 
 def run_on_cluster(
-    cluster: Cluster, factories: tuple[Make, MakePolicies], ready: Sequence[PreparedPoint],
+    cluster: Cluster, factories: tuple[Make, MakePolicies], points: Sequence[PreparedPoint],
     index: ResultIndex, progress: Reporter, fail_fast: bool,
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points on a cluster, one task for each shard.
 
     Args:
-        cluster: where.
-        factories: see `Task`.
-        ready: from `shards.select_missing`.
+        cluster: runs the tasks.
+        factories: see `ShardTask`.
+        points: from `shards.select_missing`.
         index: of the experiment's folder.
         progress: advances by whole shards.
         fail_fast: whether a point that cannot run stops the study.
@@ -244,9 +233,7 @@ def run_on_cluster(
     Raises:
         ValueError: with `fail_fast`, for the first of them.
     """
-    if not ready:
-        return {}
-    divided = shards.divide(ready, FEWEST_SHARDS)
+    divided = shards.divide(points, MIN_SHARDS)
     tasks = [
         ShardTask(
             [one.point for one in shard], [list(one.policies) for one in shard],
@@ -254,16 +241,16 @@ def run_on_cluster(
         )
         for shard in divided
     ]  # fmt: skip
-    rounds = [sum(one.kind.count_rounds(one) for one in shard) for shard in divided]
+    rounds = [sum(one.study_type.count_rounds(one) for one in shard) for shard in divided]
     lost = dict[str, str]()
     progress.expect(sum(rounds))
-    progress.log(f"{len(ready)} points in {len(divided)} shards on {type(cluster).__name__}")
-    for done in cluster.run(perform, tasks):
-        progress.advance(rounds[done.number])
-        if done.reason and fail_fast:
-            raise ValueError(done.reason)
-        if done.reason:
-            lost |= {one.point.label: done.reason for one in divided[done.number]}
+    progress.log(f"{len(points)} points in {len(divided)} shards on {type(cluster).__name__}")
+    for result in cluster.run(run_task, tasks):
+        progress.advance(rounds[result.number])
+        if result.reason and fail_fast:
+            raise ValueError(result.reason)
+        if result.reason:
+            lost |= {one.point.label: result.reason for one in divided[result.number]}
         else:
-            lost |= done.value
+            lost |= result.value
     return lost

@@ -1,4 +1,4 @@
-"""What is said of a point beside its arrays: what its numbers follow from, and how they came."""
+"""The cache key of a point, and its manifest: the record of how its arrays were computed."""
 
 import datetime
 import functools
@@ -8,9 +8,8 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from cqbjax.core import backend
@@ -24,113 +23,107 @@ from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CELLS, CacheKey
 from cqbjax.results.points import AXES, STUDY_TYPE
 
-SHOWN_VERSIONS = (
+PACKAGES = (
     "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
 )  # fmt: skip
-# Keys that no number follows from: what is shown, and where and how it is computed. What stands in
-# none of these lists counts.
-FOR_SHOW = (
+# Keys that do not affect any number: how results are shown, and where and how they are computed.
+# A key in none of the lists is part of the cache key.
+DISPLAY_KEYS = (
     "name", "title", "figure_policies", "spread", "queue", "table", "compared", "objective",
     "table_rounds", "dry_run", "rerun", "fail_fast", "chunk", "memory_gb", "shard_runs",
     "cluster", "results_dir", "data_dir", "cache_dir",
 )  # fmt: skip
-# Keys that numbers follow from through others, where they count: policies, source and rates.
-PASSED_ON = (
+# Keys to which others refer (policies, source, rates), and which count there.
+INDIRECT_KEYS = (
     "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "recall_by",
     "explore_rounds", "window", "exploit_size", "head", "warm", "num_servers", "dim", "slackness",
     "parameters", "rates_by_K", "policies_by_K",
 )  # fmt: skip
-# Keys that say which runs there are of a point, where others can be added.
-RUNS = ("arrival_rate", "first_seed", "num_seeds")
-# Where the training of routers and heads begins.
+# Keys of the runs of a point to which others can be added.
+RUN_KEYS = ("arrival_rate", "first_seed", "num_seeds")
+# The module in which the training of routers and heads begins.
 TRAINING = "cqbjax.offline.policies"
 
 
-class FinishedPoint(NamedTuple):
-    """A point that has run.
+def cache_key_of(prepared: PreparedPoint) -> CacheKey:
+    """Hash everything that determines the numbers of a point.
 
-    Attributes:
-        ready: which, with what ran.
-        data: from `StudyType.run`.
-        seconds: it took, fits and compiling included, with those batched with it.
-    """
-
-    ready: PreparedPoint
-    data: xr.Dataset
-    seconds: float
-
-
-def cache_key_of(ready: PreparedPoint) -> CacheKey:
-    """Hash all that a point's numbers follow from.
-
-    That is its configuration, but for the keys that are declared not to count, here and by its
-    study type, and for arrival rates and seeds where these can be added; the content of every file
-    that it names; what its source holds; and the code that runs.
+    That is the configuration without the keys declared above and by the study type, and without
+    arrival rates and seeds if these can be added; the content of every file that it names; the
+    source; and the code that runs.
 
     Args:
-        ready: a checked point; its policies may be untrained.
+        prepared: a validated point; its policies may be untrained.
     """
-    known, policies = ready.point.keys, ready.policies
-    if not known.keys() >= {"", *policies}:
-        plain = configs.to_plain(ready.point.config)
-        told = plain.pop("policy")
-        known[""] = known.get("") or _of_point(plain, ready)
+    keys, policies = prepared.point.keys, prepared.policies
+    if not keys.keys() >= {"", *policies}:
+        plain = configs.to_plain(prepared.point.config)
+        nodes = plain.pop("policy")
+        keys[""] = keys.get("") or _hash_point(plain, prepared)
         for label, policy in policies.items():
-            if label not in known:
-                known[label] = hash_parts(_told(told.get(label)), _code_of(policy))
-    return CacheKey(known[""], {label: known[label] for label in policies})
+            if label not in keys:
+                keys[label] = hash_parts(_serialise(nodes.get(label)), _hash_policy(policy))
+    return CacheKey(keys[""], {label: keys[label] for label in policies})
 
 
-def _of_point(plain: dict[str, Any], ready: PreparedPoint) -> str:
-    """Hash a point's configuration, policies apart, its source and the code."""
-    source, kind = ready.source, ready.kind
-    runs = RUNS if kind.extensible else ()
-    for key in (*FOR_SHOW, *PASSED_ON, *runs, *kind.display_keys, "kind.prefix"):
-        inside, _, name = key.rpartition(".")
-        (plain.get(inside, {}) if inside else plain).pop(name, None)
+def _hash_point(plain: dict[str, Any], prepared: PreparedPoint) -> str:
+    """Hash the configuration of a point without its policies, its source and the code."""
+    source, study_type = prepared.source, prepared.study_type
+    runs = RUN_KEYS if study_type.extensible else ()
+    excluded = (*DISPLAY_KEYS, *INDIRECT_KEYS, *runs, *study_type.display_keys, "kind.prefix")
+    for key in excluded:
+        parent, _, name = key.rpartition(".")
+        (plain.get(parent, {}) if parent else plain).pop(name, None)
     if isinstance(source, DatasetSource):
         plain["source"].pop("data_dir", None)
-        table = source.table  # by whose names latencies are joined
-        held = hash_parts(
+        table = source.table  # latencies are joined by its names
+        data = hash_parts(
             source.digest, source.departure_digest, *table.prompt_ids, "", *table.servers
         )
     else:
-        held = checkpoints.hash_tree(source)
-    code = [checkpoints.hash_code(source, ready.users, ready.service, *ready.recorders)]
-    begins = (type(kind).__module__,) if kind.code_modules is None else kind.code_modules
-    code += [digest(begins)] if begins else []
-    return hash_parts(_told(plain), held, *code)
+        data = checkpoints.hash_tree(source)
+    code = [checkpoints.hash_code(source, prepared.users, prepared.service, *prepared.recorders)]
+    modules = study_type.code_modules
+    modules = (type(study_type).__module__,) if modules is None else modules
+    code += [digest(modules)] if modules else []
+    return hash_parts(_serialise(plain), data, *code)
 
 
-def _code_of(policy: Any) -> str:
-    """Hash what a policy holds and its code; of one that is to be trained, what trains it."""
+def _hash_policy(policy: Any) -> str:
+    """Hash the arrays and the code of a policy, or the code that trains it."""
     if isinstance(policy, OfflinePolicy):
         return digest([TRAINING], policy)
     return hash_parts(checkpoints.hash_tree(policy), digest([], policy))
 
 
-def _told(values: Any) -> str:
-    """Return a configuration in words, with the content of each file that it names."""
-    files = [f"{name} {file_digest(Path(name))}" for name in sorted(set(_named(values)))]
+def _serialise(values: Any) -> str:
+    """Return a configuration as text, with a digest of each file that it names."""
+    files = [f"{name} {file_digest(Path(name))}" for name in sorted(set(_find_paths(values)))]
     return json.dumps([values, files], sort_keys=True, default=str)
 
 
-def _named(values: Any) -> Iterator[str]:
-    """Yield the words in a configuration that name a file, or a folder by its path."""
+def _find_paths(values: Any) -> Iterator[str]:
+    """Yield the texts in a configuration that are paths of files or folders."""
     if isinstance(values, Mapping):
         values = list(values.values())
     if isinstance(values, list):
         for value in values:
-            yield from _named(value)
+            yield from _find_paths(value)
     elif isinstance(values, str) and is_path(values):
         yield values
 
 
-def manifest_of(one: FinishedPoint) -> dict[str, Any]:
-    """Return what is said of a point beside its arrays."""
-    point, kind, data = one.ready.point, one.ready.kind, one.data
-    key = kind.cache_key(one.ready)
-    said = {
+def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> dict[str, Any]:
+    """Return the manifest of a point.
+
+    Args:
+        prepared: the point, with the policies that ran.
+        data: from `StudyType.run`.
+        seconds: of its shard, with fits and compiling.
+    """
+    point, study_type = prepared.point, prepared.study_type
+    key = study_type.cache_key(prepared)
+    manifest = {
         "experiment": point.config.name,
         "point": point.name,
         "varied": point.varied,
@@ -138,34 +131,32 @@ def manifest_of(one: FinishedPoint) -> dict[str, Any]:
         "key": key.point,
         "policies": dict(key.policies),
         "code": checkpoints.hash_code(),
-        "tuned": kind.describe_tuning(one.ready),
+        "tuned": study_type.describe_tuning(prepared),
         "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in SHOWN_VERSIONS},
-        "revision": _revision(),
+        | {name: _find_version(name) for name in PACKAGES},
+        "revision": _find_revision(),
         "machine": backend.describe(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(),
-        "seconds": round(one.seconds, 2),
+        "seconds": round(seconds, 2),
     }
-    if kind.extensible:
-        said[CELLS] = {axis: data[axis].values.tolist() for axis in AXES}
-    if kind.is_sweep:
-        per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
+    if study_type.extensible:
+        manifest[CELLS] = {axis: data[axis].values.tolist() for axis in AXES}
+    if study_type.is_sweep:
+        rounds = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
+        running = data.seconds_per_round.values * rounds
         labels = [str(label) for label in data.policy.values]
-        said["compile_seconds"] = _by_policy(labels, data.compile_seconds.values)
-        said["run_seconds"] = _by_policy(labels, data.seconds_per_round.values * per_policy)
+        times = {"compile_seconds": data.compile_seconds.values, "run_seconds": running}
+        for name, values in times.items():
+            by_policy = zip(labels, values, strict=True)
+            manifest[name] = {label: round(float(value), 3) for label, value in by_policy}
     else:
-        said[STUDY_TYPE] = type(kind).__name__
-    return said
-
-
-def _by_policy(labels: list[str], values: np.ndarray) -> dict[str, float]:
-    """Round seconds for a manifest."""
-    return {label: round(float(value), 3) for label, value in zip(labels, values, strict=True)}
+        manifest[STUDY_TYPE] = type(study_type).__name__
+    return manifest
 
 
 @functools.cache
-def _version(package: str) -> str:
-    """Return an installed version, or say that the package is not installed."""
+def _find_version(package: str) -> str:
+    """Return the installed version of a package, or that it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -173,10 +164,10 @@ def _version(package: str) -> str:
 
 
 @functools.cache
-def _revision() -> str:
-    """Return the commit that last changed the package, marked if files were changed since.
+def _find_revision() -> str:
+    """Return the last commit of the package, marked if files have changed since.
 
-    Nothing where the package is not in a checkout.
+    The text is empty if the package is not in a checkout.
     """
     git = ["git", "-C", str(Path(__file__).parents[1])]
     try:

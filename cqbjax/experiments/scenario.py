@@ -1,15 +1,16 @@
-"""What a study draws its queries from: its source, with what is not as in the paper's world."""
+"""The scenario of a study: its source with arrivals, drift, and user and service dynamics."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cqbjax.core.inputs import UNSET
 from cqbjax.core.scenario import ServiceModel, UserModel, with_dynamics
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.times import read_times
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.validation import OF_PAPER
+from cqbjax.experiments.validation import PAPER_DYNAMICS
 from cqbjax.sources import (
     ArrivalWrapper,
     BatchArrivals,
@@ -20,8 +21,7 @@ from cqbjax.sources import (
 
 PROCESSES = ("bernoulli", "bursty", "batches", "trace")
 DRIFT = ("jump_at", "quarter")
-NEVER = float("inf")
-# Settings that name a file, and settings in place of which others stand.
+# Settings that name a file, and settings that replace another one.
 TABLES = ("delays", "latencies")
 REPLACED = {"delays": "return_rate", "latencies": "rounds", "classes": "success"}
 
@@ -32,16 +32,16 @@ def build_queries(
     users: Sequence[UserModel] = (),
     service: Sequence[ServiceModel] = (),
 ) -> Source:
-    """Return what a point's sweep draws from.
+    """Return the source of a point's sweep, with arrivals, drift and dynamics.
 
     Args:
         config: of the point: `arrivals` and the keys of its process, and `drift`.
         source: of the point.
-        users: its kinds of users.
-        service: its kinds of service.
+        users: user models.
+        service: service models.
 
     Raises:
-        ValueError: `arrivals` is none of the processes, or the trace cannot be read.
+        ValueError: `arrivals` is not one of the processes, or the trace cannot be read.
     """
     drawn: Any = source.queries if isinstance(source, DatasetSource) else source
     drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
@@ -54,7 +54,7 @@ def build_queries(
 
 
 def _build_process(config: Config) -> Any:
-    """Return when queries come; None for Bernoulli arrivals."""
+    """Return the arrival process; None for Bernoulli arrivals."""
     if config.arrivals not in PROCESSES:
         raise ValueError(f"arrivals={config.arrivals} must be one of {', '.join(PROCESSES)}")
     if config.arrivals == "bernoulli":
@@ -69,40 +69,38 @@ def _build_process(config: Config) -> Any:
 
 
 def describe_differences(config: Config) -> dict[str, str]:
-    """Say what is otherwise than in the paper's world, by key; nothing where nothing is."""
-    said = {}
+    """Describe where arrivals, drift and dynamics differ from the paper's, by key."""
+    differences = {}
     if config.arrivals == "bursty":
-        said["arrivals"] = f"bursty ({config.burst:g}, {config.burst_rounds:g} rounds)"
+        differences["arrivals"] = f"bursty ({config.burst:g}, {config.burst_rounds:g} rounds)"
     elif config.arrivals == "batches":
         sizes = list(config.batch_sizes)
-        said["arrivals"] = f"batches {sizes}" if sizes else "Poisson"
+        differences["arrivals"] = f"batches {sizes}" if sizes else "Poisson"
     elif config.arrivals == "trace":
-        said["arrivals"] = f"trace {Path(config.trace).stem}"
+        differences["arrivals"] = f"trace {Path(config.trace).stem}"
     drift = [f"{key} {config.drift[key]:g}" for key in DRIFT if config.drift[key] is not None]
     if drift:
-        said["drift"] = ", ".join(drift)
-    for group, of_paper in OF_PAPER.items():
-        kinds = [
-            _describe_dynamics(name, node)
-            for name, node in config[group].items()
-            if name != of_paper
-        ]
-        if kinds:
-            said[group] = " and ".join(kinds)
-    return said
+        differences["drift"] = ", ".join(drift)
+    for group, of_paper in PAPER_DYNAMICS.items():
+        nodes = {name: node for name, node in config[group].items() if name != of_paper}
+        if nodes:
+            differences[group] = " and ".join(map(_describe_model, nodes, nodes.values()))
+    return differences
 
 
-def _describe_dynamics(name: str, node: Config) -> str:
-    """Say what a kind is set to, but for what it leaves open."""
-    said = {key: value for key, value in list_settings(node).items() if value not in (0, NEVER)}
-    words = [f"{key} {value}" for key, value in said.items()]
+def _describe_model(name: str, node: Config) -> str:
+    """Describe a user or service model by those of its settings that have an effect."""
+    settings = list_settings(node)
+    words = [f"{key} {value}" for key, value in settings.items() if value not in UNSET]
     return f"{name} ({', '.join(words)})" if words else name
 
 
 def list_settings(node: Config) -> dict[str, Any]:
-    """Return the settings of a source or a kind that are read, files by their names."""
-    values = {str(key): value for key, value in node.items() if key != "_target_"}
-    said = {key: value for key, value in values.items() if value not in (None, [])}
-    said |= {key: Path(said[key]).name for key in TABLES if key in said}
-    unread = {old for new, old in REPLACED.items() if new in said}
-    return {key: value for key, value in said.items() if key not in unread}
+    """Return the settings of a source or model that are read, with file names for paths."""
+    settings = {
+        str(key): value for key, value in node.items()
+        if key != "_target_" and value not in (None, [])
+    }  # fmt: skip
+    settings |= {key: Path(settings[key]).name for key in TABLES if key in settings}
+    unread = {old for new, old in REPLACED.items() if new in settings}
+    return {key: value for key, value in settings.items() if key not in unread}

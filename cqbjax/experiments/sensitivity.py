@@ -1,10 +1,11 @@
-"""A kind of study: how ACQB depends on its constants, on seeds that no reported number uses.
+"""A study type: how ACQB depends on its constants, on seeds that no reported number uses.
 
-One at a time around the preset (alpha_scale, lambda0, c1, rho, M), and the grid of alpha_scale and
-c1. All floats of a point share one compiled program; each M compiles its own; each rho is a point.
+Constants vary one at a time around the preset (alpha_scale, lambda0, c1, rho, M), and alpha_scale
+and c1 also together. All floats of a point share one compiled program; each M compiles another;
+each rho is a point.
 
-A setting is one row of a frame: the constants, whether it is the preset, the time average of
-Q - Q* and the cumulative regret with 95% intervals over seeds, and how far it is from the preset,
+The table has a row for each setting: the constants, whether it is the preset, the time average of
+Q - Q* and the cumulative regret with 95% intervals over seeds, and the difference from the preset,
 paired by seed.
 """
 
@@ -22,7 +23,7 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.rng import MAX_SEED
 from cqbjax.estimation import gaussian
 from cqbjax.experiments import grid, study
-from cqbjax.experiments.configs import Composed, Config
+from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.study import Factory
 from cqbjax.experiments.study_types import OutputTable, StudyOutput
@@ -33,13 +34,13 @@ from cqbjax.results import summaries
 
 LEAST = {"alpha_scale": 0.0, "lambda0": 1e-9, "c1": 0.0, "rho": 0.0, "M": 1}
 OVER = "over_preset"
-# An attribute: the label of the setting that the others vary.
+# Attribute of a point: the label of the setting around which the others vary.
 PRESET = "preset"
 
 
 @dataclasses.dataclass(frozen=True)
 class AcqbConstants:
-    """One value of every constant; rho is None where the source has none."""
+    """A value of every constant; rho is None if the source does not have it."""
 
     alpha_scale: float
     lambda0: float
@@ -49,16 +50,16 @@ class AcqbConstants:
 
     @property
     def label(self) -> str:
-        """Name the setting."""
+        """The constants as text, which `from_label` reads."""
         return " ".join(f"{key}={getattr(self, key)}" for key in CONSTANTS)
 
     @classmethod
-    def of(cls, label: str) -> "AcqbConstants":
-        """Return the setting of a label."""
-        said = dict(word.split("=") for word in label.split())
-        rho = None if said["rho"] == "None" else float(said["rho"])
-        alpha, lambda0, c1 = (float(said[key]) for key in ("alpha_scale", "lambda0", "c1"))
-        return cls(alpha, lambda0, c1, rho, int(said["M"]))
+    def from_label(cls, label: str) -> "AcqbConstants":
+        """Return the constants of a label."""
+        values = dict(word.split("=") for word in label.split())
+        rho = None if values["rho"] == "None" else float(values["rho"])
+        alpha, lambda0, c1 = (float(values[key]) for key in ("alpha_scale", "lambda0", "c1"))
+        return cls(alpha, lambda0, c1, rho, int(values["M"]))
 
     def policy(self, kappa: float) -> Acqb:
         """Return ACQB with these constants."""
@@ -72,11 +73,11 @@ class AcqbConstants:
 class Sensitivity(Sweep):
     """A sweep whose policies are settings of ACQB; each rho is a point of its own.
 
-    A field is the values of a constant, beside the preset's own; an empty list leaves it alone.
+    The field of a constant lists its values in addition to the preset's; empty: the preset's only.
 
     Attributes:
-        first_seed: far from those that any study reports.
-        preset: its label, written at each point.
+        first_seed: disjoint from the seeds of reported studies.
+        preset: its label, stored with each point.
     """
 
     alpha_scale: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -95,7 +96,7 @@ class Sensitivity(Sweep):
     read_keys: ClassVar[tuple[str, ...]] = ("kappa", "alpha_scale", "lambda0", "c1", "num_samples")
 
     def __post_init__(self) -> None:
-        """Refuse values that are no lists of numbers, and a seed that is none."""
+        """Validate the lists of values, and the first seed."""
         for key in CONSTANTS:
             values = getattr(self, key)
             if not isinstance(values, list | tuple) or not all(map(is_number, values)):
@@ -104,44 +105,48 @@ class Sensitivity(Sweep):
             raise ValueError(f"kind.first_seed={self.first_seed} must be a seed, 0 or more")
 
     def compose(
-        self, points: Sequence[GridPoint], config: Composed, swept: Mapping[str, Any]
+        self, points: Sequence[GridPoint], config: ComposedConfig, swept: Mapping[str, Any]
     ) -> list[GridPoint]:
         """Return a point for each rho of each combination of the grid.
 
-        At another rho than the preset's no other constant is varied.
+        Other constants vary only at the preset's rho.
         """
         del config, swept
-        made = []
+        composed = []
         for point in points:
             preset = read_preset(point.config, point.config.K)
             values = self.values(preset)
             for rho in values.get("rho", [None]):
                 fixed = ["rho"] if rho in (None, preset.rho) else CONSTANTS
                 own = {"first_seed": self.first_seed, "kind.preset": preset.label}
-                made.append(_set_rho(point, rho, {**own, **{f"kind.{key}": [] for key in fixed}}))
-        return made
+                composed.append(
+                    _set_rho(point, rho, {**own, **{f"kind.{key}": [] for key in fixed}})
+                )
+        return composed
 
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
-        """Return a point with its settings as policies."""
+        """Return a point whose policies are ACQB with each setting."""
         config = point.config
         source, preset = factory.make_once(config.source), read_preset(config, config.K)
         policies = {
             one.label: one.policy(config.kappa)
             for one in list_constants(preset, self.values(preset))
         }
-        ready = study.assemble_point(
+        prepared = study.assemble_point(
             grid.resolve_rates(point, source), source, policies, factory, self
         )
-        return ready._replace(attributes={**study.describe_source(ready), PRESET: self.preset})
+        return prepared._replace(
+            attributes={**study.describe_source(prepared), PRESET: self.preset}
+        )
 
     def values(self, preset: AcqbConstants) -> dict[str, list[Any]]:
-        """Return the values of each constant, the preset's among them, increasing.
+        """Return the values of each constant, with the preset's, in increasing order.
 
         Args:
-            preset: around which the constants vary.
+            preset: its constants.
 
         Raises:
-            ValueError: for a value out of range.
+            ValueError: a value is out of range.
         """
         by_key: dict[str, list[Any]] = {}
         for key in CONSTANTS:
@@ -157,28 +162,30 @@ class Sensitivity(Sweep):
         return by_key
 
     def select_rounds(self, config: Config, panels: int) -> None:
-        """Return that all rounds are read: Q - Q* is averaged over them."""
+        """Return None: all rounds are read, since Q - Q* is averaged over them."""
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return the settings, best first, and the figure of each constant by itself."""
-        made = tabulate_settings([row for point in points for row in summarise_settings(point)])
+        """Return the table of settings, best first, and a figure with a panel for each constant."""
+        table = tabulate_settings([row for point in points for row in summarise_settings(point)])
         name = config.name.removeprefix(self.prefix)
         caption = f"Settings of ACQB, {name}, {config.num_seeds} seeds from {self.first_seed}"
-        figure = draw_sensitivity(made, config.title or name)
-        return StudyOutput({"": OutputTable(made, caption)}, {"": figure}, describe_settings(made))
+        figure = draw_sensitivity(table, config.title or name)
+        return StudyOutput(
+            {"": OutputTable(table, caption)}, {"": figure}, describe_settings(table)
+        )
 
 
 def _set_rho(point: GridPoint, rho: float | None, chosen: Mapping[str, Any]) -> GridPoint:
-    """Return a point at a weight of the cost, with other values.
+    """Return a point with a weight rho of the cost, which defines another problem, and values.
 
     Args:
         point: of the study.
-        rho: another is another problem; None: the source has none.
+        rho: None if the source does not have it.
         chosen: key -> value.
     """
     if rho is None:
-        return dataclasses.replace(point, config=point.config.at(chosen), keys={})
-    config = point.config.at({**chosen, "source.rho": rho})
+        return dataclasses.replace(point, config=point.config.with_values(chosen), keys={})
+    config = point.config.with_values({**chosen, "source.rho": rho})
     return dataclasses.replace(
         point, name=f"{point.name},rho={rho:g}", config=config, keys={},
         varied={**point.varied, "source.rho": rho},
@@ -186,10 +193,10 @@ def _set_rho(point: GridPoint, rho: float | None, chosen: Mapping[str, Any]) -> 
 
 
 def read_preset(config: Mapping[str, Any], size: int) -> AcqbConstants:
-    """Return the preset's constants at a K; M is the paper's where the preset names none.
+    """Return the constants of the preset at a K; M is the paper's if the preset is null.
 
     Raises:
-        ValueError: naming a constant that is no number.
+        ValueError: naming a constant that is not a number.
     """
     rho, samples = config["source"].get("rho"), config["num_samples"]
     if samples is not None and type(samples) is not int:
@@ -211,7 +218,7 @@ def _read_number(key: str, config: Mapping[str, Any]) -> float:
 def list_constants(
     preset: AcqbConstants, values: Mapping[str, Sequence[Any]]
 ) -> list[AcqbConstants]:
-    """Return the preset first, then one constant at a time, then the alpha_scale x c1 grid."""
+    """Return the preset, then variations of one constant, then the alpha_scale x c1 grid."""
     alone = [
         dataclasses.replace(preset, **{key: value})
         for key, several in values.items()
@@ -223,11 +230,11 @@ def list_constants(
 
 
 def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
-    """Summarise settings that met the same draws.
+    """Summarise settings that were run on the same random draws.
 
     Args:
-        data: of a sweep whose labels are those of settings; its attribute `preset` is the label
-            with which each is compared, seed by seed, if it is one of them.
+        data: of a sweep whose policies are settings. If its attribute `preset` is the label of one
+            of them, each is compared with it, seed by seed.
     """
     gap = summaries.queue_regret(data).mean("round")
     compared = {MEASURE: gap, "cumulative_regret": data.regret.isel(round=-1)}
@@ -241,7 +248,7 @@ def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
             continue
         row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
         row["stand_in"] = data.attrs.get("stand_in", "")
-        row |= dataclasses.asdict(AcqbConstants.of(label))
+        row |= dataclasses.asdict(AcqbConstants.from_label(label))
         row |= {"preset": label == preset, "seeds": data.sizes["seed"]}
         for name in (MEASURE, OVER, "cumulative_regret"):
             cell = means[name].sel(arrival_rate=rate, policy=label) if name in means else None
@@ -253,28 +260,28 @@ def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
 
 
 def tabulate_settings(summarised: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Collect rows, best first within a K and rate; what no row has is left out."""
-    made = pl.DataFrame(summarised, infer_schema_length=None)
-    empty = {"rho": made["rho"].is_null().all(), "stand_in": (made["stand_in"] == "").all()}
-    made = made.drop([key for key, none in empty.items() if none])
-    return made.sort("K", "arrival_rate", MEASURE)
+    """Collect rows, best first for each K and rate, without empty columns."""
+    table = pl.DataFrame(summarised, infer_schema_length=None)
+    empty = {"rho": table["rho"].is_null().all(), "stand_in": (table["stand_in"] == "").all()}
+    table = table.drop([key for key, is_empty in empty.items() if is_empty])
+    return table.sort("K", "arrival_rate", MEASURE)
 
 
-def describe_settings(made: pl.DataFrame) -> list[str]:
-    """Say what the preset takes and which setting did best, a sentence a K and rate."""
-    keys = [key for key in CONSTANTS if key in made.columns]
+def describe_settings(table: pl.DataFrame) -> list[str]:
+    """Describe the preset and the best setting, in a sentence for each K and rate."""
+    keys = [key for key in CONSTANTS if key in table.columns]
     lines = []
-    for _, cell in made.group_by("K", "arrival_rate", maintain_order=True):
+    for _, cell in table.group_by("K", "arrival_rate", maintain_order=True):
         own = cell.filter("preset").row(0, named=True)
-        # Another rho is another problem: its numbers are not rivals of the preset's.
+        # Another rho is another problem, whose numbers cannot be compared.
         rivals = cell.filter(pl.col("rho") == own["rho"]) if "rho" in keys else cell
         best = rivals.row(0, named=True)
         takes = ", ".join(f"{key} {own[key]:g}" for key in keys)
         line = f"K={own['K']} λ={own['arrival_rate']:g}: the preset takes {takes}, mean of "
         line += f"Q - Q* {own[MEASURE]:.3g}; "
-        apart = [f"{key} {best[key]:g}" for key in keys if best[key] != own[key]]
-        if apart:
-            line += f"the least is {best[MEASURE]:.3g} with {', '.join(apart)}"
+        changed = [f"{key} {best[key]:g}" for key in keys if best[key] != own[key]]
+        if changed:
+            line += f"the least is {best[MEASURE]:.3g} with {', '.join(changed)}"
             if best[f"{OVER}_low"] is not None:
                 low, high = best[f"{OVER}_low"], best[f"{OVER}_high"]
                 line += f", paired difference {best[OVER]:.3g} [{low:.3g}, {high:.3g}]"

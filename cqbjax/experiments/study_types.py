@@ -1,9 +1,9 @@
-"""A kind of study: its points, what fixes their numbers, how they run, what they show.
+"""Study types: the grid points of a study, how they run, and which tables and figures they show.
 
-One loop serves every kind: points are composed and checked, the store is asked which of them are
-there, what is missing runs here or on a cluster, shard by shard, and what is stored is shown, now
-and by `cqbjax report`. An ordinary sweep (`sweeps.py`) is one of them; how to add another is told
-in docs/how_to/add_a_kind_of_study.md.
+One loop (`loop.py`) serves every study type: points are composed and validated, the store is
+searched for them, missing ones run here or on a cluster, shard by shard, and stored points are
+shown, now and by `cqbjax report`. An ordinary sweep (`sweeps.py`) is one of them;
+docs/how_to/add_a_kind_of_study.md adds another.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from cqbjax.engine.progress import Reporter
 from cqbjax.engine.runner import Estimate
 from cqbjax.engine.spec import SweepSpec
 from cqbjax.experiments import grid, manifests, study, validation
-from cqbjax.experiments.configs import Composed, Config
+from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.study import Factory
 from cqbjax.offline import OfflinePolicy
@@ -31,28 +31,30 @@ if TYPE_CHECKING:
 
 
 class OutputTable(NamedTuple):
-    """A table that a study shows.
+    """A table of a study's results.
 
     Attributes:
-        frame: of it.
-        caption: above it; without one only the numbers are written, as CSV.
-        printed: whether it is printed too.
-        apart: columns of it that have tables of their own where they are many.
+        frame: its rows.
+        caption: printed above it; without a caption only a CSV file is written.
+        printed: whether it is printed, too.
+        recorded: recorded metrics whose columns become tables of their own if there are many.
     """
 
     frame: "pl.DataFrame"
     caption: str
     printed: bool = True
-    apart: "Mapping[str, Metric] | None" = None
+    recorded: "Mapping[str, Metric] | None" = None
 
 
 class StudyOutput(NamedTuple):
-    """What a study shows; a name ends a file's name, and the study's own has none: "".
+    """The tables and figures of a study.
+
+    A name is appended to the study's name in the names of files; "" appends nothing.
 
     Attributes:
         tables: name -> table.
-        figures: name -> Matplotlib's figure.
-        lines: that are printed below.
+        figures: name -> Matplotlib figure.
+        lines: printed below.
     """
 
     tables: Mapping[str, OutputTable]
@@ -62,57 +64,57 @@ class StudyOutput(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StudyType:
-    """A kind of study; a subclass says `measure` and `show`, and whatever else is its own.
+    """Base class of study types; a subclass defines `measure` and `show`, and may define the rest.
 
-    Its fields are the keys `kind.NAME` of a configuration. One of the study's is asked to `compose`
-    and to `show`; each point has its own, made of the point's configuration, which does the rest.
+    Its fields are the keys `kind.NAME` of a configuration. The study's instance composes points and
+    shows them. Each point has an instance made from its own configuration for all other methods.
 
     Attributes:
-        prefix: put before a study's name, where its files must not be those of the sweep of that
+        prefix: precedes a study's name if its files must differ from those of the sweep with that
             name.
     """
 
     prefix: str = ""
 
-    # Keys that no number follows from beside those of `manifests.FOR_SHOW`; `kind.NAME` is a field.
+    # Keys that do not affect any number, in addition to `manifests.DISPLAY_KEYS`; `kind.NAME` is a
+    # field.
     display_keys: ClassVar[tuple[str, ...]] = ()
-    # Keys that it does not read, `*` for all others; and those that it reads by itself, not only
-    # through policies and a source.
+    # Keys that it does not read (`*`: all others), and keys that it reads itself, not only through
+    # policies and the source.
     unread_keys: ClassVar[tuple[str, ...]] = ()
     read_keys: ClassVar[tuple[str, ...]] = ()
     # Whether its arrays are those of a sweep, which `results.load` combines.
     is_sweep: ClassVar[bool] = False
-    # Whether arrival rates and seeds can be added to what is stored: each run's numbers follow from
-    # its own rate and seed alone, and the arrays have both as dimensions.
+    # Whether arrival rates and seeds can be added to stored results: the numbers of a run depend on
+    # its own rate and seed only, and the arrays have both as dimensions.
     extensible: ClassVar[bool] = False
-    # Modules where its computation begins; None: the kind's own.
+    # Modules in which its computation begins; None: the module of the class.
     code_modules: ClassVar[tuple[str, ...] | None] = None
 
     def compose(
-        self, points: Sequence[GridPoint], config: Composed, swept: Mapping[str, Any]
+        self, points: Sequence[GridPoint], config: ComposedConfig, swept: Mapping[str, Any]
     ) -> list[GridPoint]:
-        """Return the points that run: here, each combination of the lists of the grid.
+        """Return the points that run; by default, all combinations of the grid.
 
         Args:
             points: these combinations, from `grid.compose`.
             config: of the study.
-            swept: key -> value, what tells this configuration from others of its sweep.
+            swept: key -> value in which the configuration differs from others of a multirun.
 
         Raises:
-            ValueError: a key has a value that it may not have.
+            ValueError: a key has a value that is not allowed.
         """
         del config, swept
         return list(points)
 
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
-        """Return a point with what runs at it; its `policies` are what is stored one by one."""
+        """Instantiate what runs at a point; each of its `policies` is stored separately."""
         source = factory.make_once(point.config.source)
         policies = factory.policies(point.config.policy)
-        return study.assemble_point(
-            grid.resolve_rates(point, source), source, policies, factory, self
-        )
+        point = grid.resolve_rates(point, source)
+        return study.assemble_point(point, source, policies, factory, self)
 
-    def validate(self, ready: PreparedPoint) -> SweepSpec | None:
+    def validate(self, prepared: PreparedPoint) -> SweepSpec | None:
         """Validate a point before anything is trained or compiled.
 
         Returns:
@@ -121,47 +123,49 @@ class StudyType:
         Raises:
             ValueError: in one sentence.
         """
-        validation.validate_without_dynamics(ready.point.config, type(self).__name__)
-        return study.validate_point(ready)
+        validation.validate_without_dynamics(prepared.point.config, type(self).__name__)
+        return study.validate_point(prepared)
 
-    def cache_key(self, ready: PreparedPoint) -> CacheKey:
-        """Return the hash of all that a point's numbers follow from."""
-        return manifests.cache_key_of(ready)
+    def cache_key(self, prepared: PreparedPoint) -> CacheKey:
+        """Return the hash of everything that determines a point's numbers."""
+        return manifests.cache_key_of(prepared)
 
-    def count_rounds(self, ready: PreparedPoint) -> int:
-        """Return the rounds that a point simulates: of each policy, rate and seed the horizon."""
-        config = ready.point.config
-        runs = len(ready.policies) * len(config.arrival_rate) * config.num_seeds
+    def count_rounds(self, prepared: PreparedPoint) -> int:
+        """Return the round-runs of a point: policies x arrival rates x seeds x horizon."""
+        config = prepared.point.config
+        runs = len(prepared.policies) * len(config.arrival_rate) * config.num_seeds
         return int(runs * config.horizon)
 
     def estimate(self, left: Sequence[PreparedPoint], progress: Reporter) -> list[Estimate]:
-        """Say what running points would take.
+        """Estimate how long points take.
 
         Args:
-            left: points, each with the policies that are to run.
-            progress: told what is being done.
+            left: points, each with the policies that will run.
+            progress: receives the current activity.
         """
         del progress
         return [
             Estimate(f"{one.point.name}: {self.count_rounds(one):,} rounds", 0, 0) for one in left
         ]
 
-    def count_bytes(self, ready: PreparedPoint) -> int:
-        """Return the bytes of a point's arrays, as far as they are known beforehand."""
-        del ready
+    def count_bytes(self, prepared: PreparedPoint) -> int:
+        """Return the bytes of a point's arrays, 0 if they are not known before it runs."""
+        del prepared
         return 0
 
-    def divide(self, ready: Sequence[PreparedPoint], fewest: int = 1) -> list[list[PreparedPoint]]:
-        """Divide points into what is run and stored together, and can be lost: here, a policy.
+    def divide(
+        self, points: Sequence[PreparedPoint], min_shards: int = 1
+    ) -> list[list[PreparedPoint]]:
+        """Divide points into shards, which run and are stored together; by default, by policy.
 
         Args:
-            ready: points, each with the policies that are to run.
-            fewest: shards to make, where there is enough to divide.
+            points: each with the policies that will run.
+            min_shards: as many shards as possible up to this number.
         """
-        del fewest
+        del min_shards
         return [
             [one._replace(policies={label: policy})]
-            for one in ready for label, policy in one.policies.items()
+            for one in points for label, policy in one.policies.items()
         ]  # fmt: skip
 
     def run(
@@ -170,12 +174,12 @@ class StudyType:
         """Run the points of a shard.
 
         Args:
-            shard: of `shards`.
-            progress: told of compiling and of rounds done.
-            resume: a folder where what is finished of the shard can be kept until it is stored.
+            shard: from `divide`.
+            progress: receives compiling and rounds.
+            resume: a folder of checkpoints, which is deleted when the shard is stored.
 
         Returns:
-            A dataset a point, whose attributes say the experiment and the source.
+            A dataset for each point, with the experiment and its source as attributes.
         """
         del resume
         return [
@@ -185,30 +189,31 @@ class StudyType:
             for one in shard
         ]
 
-    def measure(self, ready: PreparedPoint, progress: Reporter) -> xr.Dataset:
+    def measure(self, prepared: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Run the policies of one point.
 
         Args:
-            ready: a checked point; policies that learn offline are untrained (`study.train`).
-            progress: told of compiling and of rounds done.
+            prepared: a validated point; policies that learn offline are untrained
+                (`study.train_point`).
+            progress: receives compiling and rounds.
 
         Returns:
-            Any variables, over a dimension `policy` of the policies' labels and over others, each
-            with its coordinate; text and numbers as attributes.
+            Any variables over the dimension `policy`, whose coordinate has the labels, and over
+            others with coordinates; text and numbers as attributes.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say how a point is measured")
+        raise NotImplementedError(f"{type(self).__name__} must define how a point is measured")
 
-    def describe_tuning(self, ready: PreparedPoint) -> dict[str, Any]:
-        """Return what was chosen for a point before it ran, by label: a note beside its arrays."""
-        del ready
+    def describe_tuning(self, prepared: PreparedPoint) -> dict[str, Any]:
+        """Return the settings that were tuned before a point ran, by label, for its manifest."""
+        del prepared
         return {}
 
     def select_rounds(self, config: Config, panels: int) -> list[int] | None:
-        """Return the rounds that are read to be shown; None is all.
+        """Return the rounds that are read to show results; None: all.
 
         Args:
             config: of the study.
-            panels: points and arrival rates together.
+            panels: number of points and arrival rates.
         """
         del config, panels
         return None
@@ -217,56 +222,57 @@ class StudyType:
         """Return tables and figures of stored points.
 
         Args:
-            points: as they were measured; what was varied is among their attributes.
+            points: as measured; varied keys are attributes.
             config: of the study.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say what is shown")
+        raise NotImplementedError(f"{type(self).__name__} must define what is shown")
 
 
 def make_study_type(config: Config, make: Callable[[Config], Any]) -> StudyType:
-    """Return the kind of study of a configuration.
+    """Instantiate the study type of a configuration.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the object is not a study type.
     """
-    made = make(config.kind)
-    if not isinstance(made, StudyType):
+    study_type = make(config.kind)
+    if not isinstance(study_type, StudyType):
         raise ValueError(f"kind={config.kind} must be made from {StudyType.__module__}.StudyType")
-    return made
+    return study_type
 
 
 def prepare_points(
-    config: Composed,
+    config: ComposedConfig,
     make: Callable[[Config], Any],
     make_policies: Callable[[Config], Mapping[str, Policy | OfflinePolicy]],
     swept: Mapping[str, Any] | None = None,
-    kept: dict[str, Any] | None = None,
+    cache: dict[str, Any] | None = None,
     points: Sequence[GridPoint] | None = None,
 ) -> list[PreparedPoint]:
-    """Compose and check every point of a configuration.
+    """Compose and validate every point of a configuration.
 
     Args:
         config: of the study.
-        make: makes an object of its configuration.
-        make_policies: makes policies, by label.
-        swept: key -> value, what tells this configuration from others of its sweep.
-        kept: what was made before, by its configuration; new things are added.
-        points: of `grid.compose`, where it was asked before.
+        make: instantiates a configuration.
+        make_policies: instantiates policies, by label.
+        swept: key -> value in which the configuration differs from others of a multirun.
+        cache: objects made before, by their configuration; new objects are added.
+        points: from `grid.compose`, if it was called before.
 
     Raises:
-        ValueError: in one sentence, for anything out of range at any point.
+        ValueError: one sentence, for any value out of range at any point.
     """
-    factory = Factory(make, make_policies, {} if kept is None else kept)
+    factory = Factory(make, make_policies, {} if cache is None else cache)
     swept = swept or {}
-    combined = grid.compose(config, swept) if points is None else points
-    ready = []
-    for point in make_study_type(config, factory.make_once).compose(combined, config, swept):
-        one = prepare_point(point, factory)
-        ready.append(one._replace(spec=one.kind.validate(one)))
-    return ready
+    points = grid.compose(config, swept) if points is None else points
+    prepared_points = []
+    for point in make_study_type(config, factory.make_once).compose(points, config, swept):
+        prepared = prepare_point(point, factory)
+        spec = prepared.study_type.validate(prepared)
+        prepared_points.append(prepared._replace(spec=spec))
+    return prepared_points
 
 
 def prepare_point(point: GridPoint, factory: Factory) -> PreparedPoint:
-    """Return a point with what runs at it, all made of its configuration."""
-    kind: StudyType = factory.make_once(point.config.kind)
-    return kind.prepare(point, factory)
+    """Instantiate what runs at a point."""
+    study_type: StudyType = factory.make_once(point.config.kind)
+    return study_type.prepare(point, factory)

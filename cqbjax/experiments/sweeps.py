@@ -1,4 +1,4 @@
-"""The ordinary kind of study: policies on the same draws, as a figure or a table of the paper has.
+"""The ordinary study type: policies on the same random draws, as in the paper's figures and tables.
 
 Points of one program share a batch; a shard holds as many as memory allows.
 """
@@ -24,9 +24,9 @@ from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.experiments.study_types import StudyOutput, StudyType
 
-# Of the arrays of a shard, in bytes.
-MOST_BYTES = 500_000_000
-BYTES_A_RECORD = 17  # queue length, regret, departures, explored, and a share of the optimal one
+# The arrays of a shard, in bytes.
+MAX_SHARD_BYTES = 500_000_000
+BYTES_A_RECORD = 17  # queue length, regret, departures, explored, a share of the optimal policy's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,103 +38,101 @@ class Sweep(StudyType):
     extensible: ClassVar[bool] = True
     code_modules: ClassVar[tuple[str, ...] | None] = ()
 
-    def validate(self, ready: PreparedPoint) -> SweepSpec:
+    def validate(self, prepared: PreparedPoint) -> SweepSpec:
         """Validate a point, and return its sweep spec."""
-        if set(ready.policies) <= {OPTIMAL}:
+        if set(prepared.policies) <= {OPTIMAL}:
             raise ValueError(
                 "policy names only optimal, and there is nothing to compare with it: name another"
             )
-        return study.validate_point(ready)
+        return study.validate_point(prepared)
 
-    def count_rounds(self, ready: PreparedPoint) -> int:
-        """Return the round-runs of a point's policies, the optimal one's included."""
-        return len({*ready.policies, OPTIMAL}) * _runs(ready) * int(ready.point.config.horizon)
+    def count_rounds(self, prepared: PreparedPoint) -> int:
+        """Return the round-runs of a point's policies, the optimal policy's included."""
+        policies = len({*prepared.policies, OPTIMAL})
+        return policies * _count_runs(prepared) * int(prepared.point.config.horizon)
 
     def estimate(self, left: Sequence[PreparedPoint], progress: Reporter) -> list[Estimate]:
-        """Compile each program and run it for a moment; nothing is trained, and nothing stored."""
+        """Compile each program and time one call; train nothing and store nothing."""
         if not left:
             return []
-        config = left[0].point.config
-        specs = [_spec_of(_blank(each)) for each in left]
+        config, specs = left[0].point.config, []
+        for one in left:
+            policies, untrained = dict(one.policies), study.select_untrained(one.policies)
+            if untrained:
+                own = one.point.config
+                problem = study.build_source(one).problem(own.K, own.horizon)
+            for label, policy in untrained.items():
+                policies[label] = PerSeed([policy.make_placeholder(problem)] * own.num_seeds)
+            specs.append(_build_spec(one._replace(policies=policies)))
         return estimate_plan(plan_sweep(specs, config.chunk, config.memory_gb), progress)
 
-    def divide(self, ready: Sequence[PreparedPoint], fewest: int = 1) -> list[list[PreparedPoint]]:
-        """Divide points into shards, in their order.
+    def divide(
+        self, points: Sequence[PreparedPoint], min_shards: int = 1
+    ) -> list[list[PreparedPoint]]:
+        """Divide points into shards, in their order, by runs of a policy and by bytes.
 
-        The first one's `shard_runs` says how many runs of a policy a shard has at most.
+        The key `shard_runs` of the first point limits the runs of a shard.
         """
-        most_runs = _most_runs(ready, fewest)
+        if not points:
+            return []
+        share = -(-sum(map(_count_runs, points)) // min_shards)
+        max_runs = min(memory.shard_runs(jax.devices()), max(1, share))
+        max_runs = int(points[0].point.config.get("shard_runs") or max_runs)
         shards: list[list[PreparedPoint]] = []
         runs, size = 0, 0
-        for one in ready:
-            own, own_size = _runs(one), self.count_bytes(one)
-            if not shards or runs + own > most_runs or size + own_size > MOST_BYTES:
+        for one in points:
+            runs, size = runs + _count_runs(one), size + self.count_bytes(one)
+            if not shards or runs > max_runs or size > MAX_SHARD_BYTES:
                 shards.append([])
-                runs, size = 0, 0
+                runs, size = _count_runs(one), self.count_bytes(one)
             shards[-1].append(one)
-            runs, size = runs + own, size + own_size
         return shards
 
-    def count_bytes(self, ready: PreparedPoint) -> int:
+    def count_bytes(self, prepared: PreparedPoint) -> int:
         """Return the bytes of a point's arrays."""
-        config = ready.point.config
+        config = prepared.point.config
         records = choose_records(config.horizon, config.record_every)
         size = BYTES_A_RECORD * records.rounds.size
-        if ready.recorders:
-            problem = study.build_source(ready).problem(config.K, config.horizon)
-            size += memory.record_bytes(ready.recorders, problem, records)
-        return size * (len(ready.policies) + 1) * _runs(ready)
+        if prepared.recorders:
+            problem = study.build_source(prepared).problem(config.K, config.horizon)
+            size += memory.record_bytes(prepared.recorders, problem, records)
+        return size * (len(prepared.policies) + 1) * _count_runs(prepared)
 
     def run(
         self, shard: Sequence[PreparedPoint], progress: Reporter, resume: Path | None = None
     ) -> list[xr.Dataset]:
-        """Train what learns, and run the points, all that can be in one batch."""
+        """Train offline policies, and run the points in as few batches as possible."""
         config = shard[0].point.config
         specs = []
         for one in shard:
             trained = study.train_point(one.point, one.source, one.policies, progress)
-            specs.append(_spec_of(one._replace(policies=trained)))
-        made = run_plan(plan_sweep(specs, config.chunk, config.memory_gb), progress, resume)
+            specs.append(_build_spec(one._replace(policies=trained)))
+        datasets = run_plan(plan_sweep(specs, config.chunk, config.memory_gb), progress, resume)
         return [
             data.assign_attrs(experiment=one.point.config.name, **study.describe_source(one))
-            for data, one in zip(made, shard, strict=True)
+            for data, one in zip(datasets, shard, strict=True)
         ]
 
-    def describe_tuning(self, ready: PreparedPoint) -> dict[str, Any]:
-        """Return label -> the routers that were fitted, as they were tuned."""
-        return study.describe_tuning(ready.point, ready.source, ready.policies)
+    def describe_tuning(self, prepared: PreparedPoint) -> dict[str, Any]:
+        """Return label -> the tuned settings of its routers."""
+        return study.describe_tuning(prepared.point, prepared.source, prepared.policies)
 
     def select_rounds(self, config: Config, panels: int) -> list[int] | None:
-        """Return the rounds of the table, where there are too many points to draw their curves."""
+        """Return the rounds of the table, if there are too many panels to draw curves."""
         return None if panels <= display.MOST_PANELS else display.list_table_rounds(config)
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return the table and the curves; of many points, where these end over the keys."""
+        """Return the table and the curves, or final values over the keys if points are many."""
         return display.show_sweep(points, config)
 
 
-def _runs(one: PreparedPoint) -> int:
+def _count_runs(prepared: PreparedPoint) -> int:
     """Return the runs of each policy of a point."""
-    return len(one.point.config.arrival_rate) * int(one.point.config.num_seeds)
+    config = prepared.point.config
+    return len(config.arrival_rate) * int(config.num_seeds)
 
 
-def _most_runs(ready: Sequence[PreparedPoint], fewest: int) -> int:
-    """Return how many runs of a policy a shard has at most."""
-    asked = ready[0].point.config.get("shard_runs") if ready else None
-    share = -(-sum(map(_runs, ready)) // fewest)
-    return int(asked or min(memory.shard_runs(jax.devices()), max(1, share)))
-
-
-def _spec_of(trained: PreparedPoint) -> SweepSpec:
-    """Return the sweep spec of a point; a process that did not check the point checks it now."""
-    spec = trained.spec or study.validate_point(trained)
-    return replace_policies(spec, trained.policies)
-
-
-def _blank(ready: PreparedPoint) -> PreparedPoint:
-    """Return a point with policies of the right shapes in place of those that are to be trained."""
-    config, each = ready.point.config, dict(ready.policies)
-    problem = study.build_source(ready).problem(config.K, config.horizon)
-    for label, policy in study.select_learnt(each).items():
-        each[label] = PerSeed([policy.make_placeholder(problem)] * config.num_seeds)
-    return ready._replace(policies=each)
+def _build_spec(prepared: PreparedPoint) -> SweepSpec:
+    """Return the sweep spec of a point; a process that has not validated the point does so."""
+    spec = prepared.spec or study.validate_point(prepared)
+    return replace_policies(spec, prepared.policies)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core.inputs import is_number
+from cqbjax.core.inputs import Condition, is_number, read_when
 from cqbjax.core.pytree import check_options
 from cqbjax.core.queueing import Schedule
 from cqbjax.core.types import Policy, Problem
@@ -27,6 +27,10 @@ from cqbjax.policies import Acqb, ContextWrapper, ReplacedContexts, RouterPolicy
 from cqbjax.policies.retries import RecallBy, Retry, check_precision
 
 
+@read_when(
+    precision=Condition("retry", "posterior", "recall"),
+    recall_by=Condition("retry", "recall", "cache"),
+)
 @dataclasses.dataclass(frozen=True)
 class TrainedRouter:
     """A router trained on the offline split, paired with a schedule.

@@ -14,7 +14,7 @@ from jax import Array
 
 from cqbjax import estimation
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import is_number
+from cqbjax.core.inputs import Condition, is_number, read_when
 from cqbjax.core.pytree import check_options, option, option_index, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.estimation import TableBelief, gaussian
@@ -58,6 +58,13 @@ class Draws(NamedTuple):
     normal: Array
 
 
+@read_when(
+    c1=Condition("exploration", "decaying", "independent"),
+    explore_rounds=Condition("exploration", "phased"),
+    num_samples=Condition("optimism", "thompson"),
+    precision=Condition("retry", "posterior", "recall"),
+    recall_by=Condition("retry", "recall", "cache"),
+)
 @pytree
 class Acqb:
     """ACQB (Algorithm 1 with shared, Algorithm 2 with disjoint parameters) and its variants.

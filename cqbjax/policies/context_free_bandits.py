@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import is_number
+from cqbjax.core.inputs import Condition, is_number, read_when
 from cqbjax.core.pytree import check_options, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
@@ -113,6 +113,7 @@ class RankingState(NamedTuple):
     tally: Tally | None
 
 
+@read_when(tries=Condition("index", "best"))
 @pytree
 class LlmRanking:
     """One ranking of the LLMs for all queries, which are served FIFO.

@@ -7,10 +7,12 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
+from cqbjax.core.inputs import Condition, read_when
 from cqbjax.core.pytree import Numbers, convert_lists, pytree, static
 from cqbjax.core.types import Problem, Workload
 
 
+@read_when(success=Condition("classes", is_set=False), shares=Condition("classes"))
 @pytree
 class Coin:
     """A query departs after an attempt with probability m, or m_i in class i, by any assortment.

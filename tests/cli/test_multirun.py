@@ -66,10 +66,10 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
     Seconds of a sweep of thousands are these two.
     """
     made, resolved = [], []
-    real, by_omegaconf = _instantiate.make, configs._Resolver._by_omegaconf
+    real, by_omegaconf = _instantiate.make, configs._Resolver._resolve_with_omegaconf
     monkeypatch.setattr(_instantiate, "make", lambda node: made.append(node) or real(node))
     monkeypatch.setattr(
-        configs._Resolver, "_by_omegaconf",
+        configs._Resolver, "_resolve_with_omegaconf",
         lambda self, text: resolved.append(text) or by_omegaconf(self, text),
     )  # fmt: skip
     _instantiate._make_cached.cache_clear()
@@ -108,12 +108,12 @@ def test_values_are_set_as_omegaconf_sets_them(started):
         theirs = copy.deepcopy(written)
         for key, value in values.items():
             OmegaConf.update(theirs, key, value, merge=True)
-        made = template.at(values)
+        made = template.with_values(values)
         theirs = OmegaConf.to_container(theirs, resolve=True)
         assert made == theirs and not made.errors
         assert type(made.c1) is type(theirs["c1"])
-    at_last = template.at({"c1": 5.0, "lambda0": 2.0}).at({"c1": 0.3})
-    assert at_last == template.at({"c1": 0.3, "lambda0": 2.0})
+    at_last = template.with_values({"c1": 5.0, "lambda0": 2.0}).with_values({"c1": 0.3})
+    assert at_last == template.with_values({"c1": 0.3, "lambda0": 2.0})
 
 
 def test_what_cannot_be_resolved_is_told_of_where_it_runs(started):
@@ -123,10 +123,10 @@ def test_what_cannot_be_resolved_is_told_of_where_it_runs(started):
         grid.compose(job.config)
     (job,) = _compose.compose_jobs([[*words, "policies_by_K={1: [random]}"]])
     assert [*grid.compose(job.config)[0].config.policy] == ["random"]
-    circle = job.config.at({"c1": "${alpha_scale}", "alpha_scale": "${c1}"})
+    circle = job.config.with_values({"c1": "${alpha_scale}", "alpha_scale": "${c1}"})
     with pytest.raises(ValueError, match=r"=\$\{.*\} follows itself"):
         grid.compose(circle)
-    with pytest.raises(AttributeError, match="horizon of a composed configuration is set with at"):
+    with pytest.raises(AttributeError, match="horizon of a composed configuration is set by"):
         job.config.horizon = 3
 
 

@@ -88,13 +88,13 @@ def test_what_anything_reads_is_not_refused(words):
 
 def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
     """By the files themselves: a new constant is refused without being named anywhere else."""
-    shipped, takers = _compose._list_keys()
-    assert {"tries", "linucb_alpha", "kappa", "head", "warm", "window"} <= takers.keys()
+    shipped, readers = _compose._list_keys()
+    assert {"tries", "linucb_alpha", "kappa", "head", "warm", "window"} <= readers.keys()
     (job,) = _compose.compose_jobs([["source=coin", "policy=[random]"]])
-    for key in takers.keys() - {"num_servers"}:
+    for key in readers.keys() - {"num_servers"}:
         with pytest.raises(ValueError, match=f"^{key} is (read by nothing|not read)"):
             _compose.check_words([f"{key}=3"], [job.config])
-    for key in shipped - takers.keys() - validation.ONLY_WITH.keys() - {"preset"}:
+    for key in shipped - readers.keys() - dict(validation.CONDITIONS).keys() - {"preset"}:
         _compose.check_words([f"{key}={job.config.get(key)}"], [job.config])
 
 
@@ -184,7 +184,7 @@ def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
         for value in WRONG:
             given = OmegaConf.to_container(OmegaConf.create(f"x: {value}"))["x"]
             try:
-                config = job.config.at({key: given})
+                config = job.config.with_values({key: given})
                 validation.name_files(config)
                 grid.compose(config)
             except (ValueError, OmegaConfBaseException) as refusal:

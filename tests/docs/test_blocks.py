@@ -210,7 +210,7 @@ def check_study(words):
     for job in composed:
         own = [word for word in job.words if not word.startswith("hydra")]
         # Each seed draws an instance to check.
-        config = job.config.at({"num_seeds": min(job.config.num_seeds, SEEDS)})
+        config = job.config.with_values({"num_seeds": min(job.config.num_seeds, SEEDS)})
         _compose.check_words(own, [config])
         if config.kind._target_.endswith(".LogReplay"):
             _instantiate.make_policies(config.policy)

@@ -125,7 +125,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
 def test_a_key_that_is_declared_nowhere_counts():
     words = ["num_seeds=2", "horizon=12", "policy=[random]"]
     config = composed(*words)
-    declared = {*manifests.FOR_SHOW, *manifests.PASSED_ON}
+    declared = {*manifests.DISPLAY_KEYS, *manifests.INDIRECT_KEYS}
     assert declared - {"cluster"} <= set(config), "a key that is gone"
     one = configs.to_plain(config)
     assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared

@@ -11,7 +11,7 @@ from composing import called, composed, refused
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import loop, shards, study_types
-from cqbjax.experiments.clusters.engine import TaskResult
+from cqbjax.experiments.clusters import TaskResult
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
 
@@ -120,7 +120,7 @@ def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
 
 
 def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
-    monkeypatch.setattr(loop, "_set_up", lambda folder: None)
+    monkeypatch.setattr(loop, "_configure_process", lambda folder: None)
 
     class Here:
         def run(self, function, tasks):

@@ -25,7 +25,7 @@ from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, display, log_replay, shards, study_types
 from cqbjax.experiments.configs import CONF
-from cqbjax.experiments.jobs import Job
+from cqbjax.experiments.grid import Job
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.replay import make_replay
@@ -44,7 +44,9 @@ def config(folder, *words):
     words = [word for word in words if not word.startswith("kind.schedules")]
     made = composed("experiment=wildchat", f"data_dir={folder}", *words)
     schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
-    return made.at({"kind": {"schedules": None}}).at({"kind.schedules": schedules})
+    return made.with_values({"kind": {"schedules": None}}).with_values(
+        {"kind.schedules": schedules}
+    )
 
 
 def run(folder, out, *words):
@@ -149,8 +151,8 @@ def test_a_real_log_has_no_planted_chances(generated):
     log = prepare.load_log(generated)
     real = log._replace(frame=log.frame.drop("satisfaction"))
     made, chains = config(generated), prepare.link(log, LinkingRule())
-    assert "informed" in replayed(made).scheduled({}, log, chains)
-    assert "informed" not in replayed(made).scheduled({}, real, chains)
+    assert "informed" in replayed(made).add_schedules({}, log, chains)
+    assert "informed" not in replayed(made).add_schedules({}, real, chains)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +254,7 @@ def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
 def test_policies_and_schedules_stand_side_by_side(generated):
     made, log = config(generated), prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
-    chosen = replayed(made).scheduled(make_policies(made.policy), log, chains)
+    chosen = replayed(made).add_schedules(make_policies(made.policy), log, chains)
     assert list(chosen) == ["optimal", "acqb", "rr", "fifo", "informed"]
     assert chosen["acqb"].alpha_scale == 0.2
     # A chain's state changes while it waits: its estimator reads no table of contexts.
@@ -262,7 +264,7 @@ def test_policies_and_schedules_stand_side_by_side(generated):
     )
     made.kind.schedules = {"acqb": "fifo"}
     with pytest.raises(ValueError, match="kind.schedules.acqb has the label of a policy"):
-        replayed(made).scheduled(make_policies(made.policy), log, chains)
+        replayed(made).add_schedules(make_policies(made.policy), log, chains)
 
 
 @pytest.mark.slow
@@ -330,13 +332,13 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
     build(made)
     assert "already built, nothing to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match="threshold=3"):
-        build(made.at({"wildchat.threshold": 3}))
+        build(made.with_values({"wildchat.threshold": 3}))
     for key in ("prices", "truncation_side"):
         with pytest.raises(ValueError, match=f"{key}=x is for a routing table"):
-            build(made.at({key: "x"}))
+            build(made.with_values({key: "x"}))
     with pytest.raises(ValueError, match=r"model=none embeds nothing, which needs .*threshold=1"):
-        build(made.at({"model": "none"}))
-    build(made.at({"model": "none", "wildchat.threshold": 1}))
+        build(made.with_values({"model": "none"}))
+    build(made.with_values({"model": "none", "wildchat.threshold": 1}))
     assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())
 
 
@@ -348,5 +350,5 @@ def test_chains_of_one_are_said_to_be_too_few_where_they_are():
         assert len(log_replay._warn_of_singles(chains, 0.5)) == lines
         log = SimpleNamespace(name="n", proxy_note="s", provenance="p", encoder="e")
         said = log_replay._describe_log(log, chains, SimpleNamespace(load=1.2345), 0.5)
-        told = [said[key] for key in log_replay.FOLLOWING]
+        told = [said[key] for key in log_replay.CHAIN_ATTRIBUTES]
         assert told == [2, 5, share, 1.234]

@@ -159,7 +159,7 @@ def test_a_rho_is_a_point_and_varies_nothing_else():
         "K=1,rho=2": [f"alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M={m}" for m in (1, 3)],
     }
     for label in (one for labels in made.values() for one in labels):
-        assert AcqbConstants.of(label).label == label
+        assert AcqbConstants.from_label(label).label == label
 
 
 @pytest.mark.slow

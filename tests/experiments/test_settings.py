@@ -92,7 +92,7 @@ def test_no_point_runs_before_all_are_checked():
     config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
         study_types.prepare_points(config, make, make_policies)
-    ready = study_types.prepare_points(config.at({"K": [1, 2]}), make, make_policies)
+    ready = study_types.prepare_points(config.with_values({"K": [1, 2]}), make, make_policies)
     assert [one.point.config.K for one in ready] == [1, 2]
 
 
@@ -118,7 +118,7 @@ KEYS = (
 @functools.cache
 def plain():
     """A small study, as it was written."""
-    return composed("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]").written()
+    return composed("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]").uninterpolated()
 
 
 def points_with(changed):

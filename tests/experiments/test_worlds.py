@@ -48,9 +48,9 @@ REFUSED = {
     "delay=1.5 must be a whole number of rounds": ("service=[late]", "service.late.delay=1.5"),
     "since=[1.0, 2.0] must be a round, from 1 on, for each of 5 servers":
         ("service=[outages]", "service.outages.since=[1,2]"),
-    "slackness is of a source, and a log is replayed here":
+    "slackness is not read by LogReplay, the study type here":
         ("experiment=wildchat", "slackness=0.3"),
-    "arrivals=bursty is of a sweep: a log says who comes when":
+    "arrivals=bursty is of a sweep: the log determines arrivals":
         ("experiment=wildchat", "compared=null", "arrivals=bursty"),
 }  # fmt: skip
 QUICK = [

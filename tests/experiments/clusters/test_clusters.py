@@ -11,8 +11,8 @@ from composing import composed, refused
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import loop, shards, study_types
-from cqbjax.experiments.clusters import Ray, Slurm, engine
+from cqbjax.experiments import clusters, loop, shards, study_types
+from cqbjax.experiments.clusters import Ray, Slurm
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
 
@@ -60,13 +60,13 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         Checkpoints.save = save_and_die
-        return loop.perform(task)
+        return loop.run_task(task)
 
     ready, cluster = grid(folder), Ray(workers=2)
 
     class Dying:
         def run(self, function, tasks):
-            assert function is loop.perform and len(tasks) >= 4
+            assert function is loop.run_task and len(tasks) >= 4
             return cluster.run(perform_and_die_once, tasks)
 
     lost = loop.run_on_cluster(
@@ -88,7 +88,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     def perform_or_die(task):
         if die.exists() and task.points[0].label == "K=1,arrival_rate=0.4":
             os.kill(os.getpid(), signal.SIGKILL)
-        return loop.perform(task)
+        return loop.run_task(task)
 
     cluster = Slurm(str(tmp_path / "jobs"), local=True, every=0.1)
 
@@ -114,7 +114,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
 
 def test_an_engine_that_is_not_installed_is_named():
     with pytest.raises(ValueError, match=r"cluster=ray needs no_such_engine.*cqbjax\[ray\]"):
-        engine.import_engine("no_such_engine", "ray")
+        clusters.import_engine("no_such_engine", "ray")
 
 
 def test_an_unknown_cluster_is_refused():
