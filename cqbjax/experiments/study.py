@@ -166,6 +166,7 @@ def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
     if prepared.attributes is not None:
         return dict(prepared.attributes)
     source, config = prepared.source, prepared.point.config
+    named: dict[str, Any]
     if isinstance(source, DatasetSource):
         table = source.table
         named = {"source": table.name, "stand_in": table.proxy_note}
