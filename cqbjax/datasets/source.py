@@ -82,8 +82,8 @@ def split(num_prompts: int, pool_size: int = 1000, seed: int = 0) -> Split:
 def drop_pool_texts(parts: Split, prompts: Sequence[str]) -> Split:
     """Drop offline prompts whose text also occurs in the pool.
 
-    In MMLU-Pro 159 prompts have a text that occurs more than once, in RouterBench 2: under another
-    id an evaluation prompt could otherwise be learned from.
+    Some texts occur under several ids (159 prompts in MMLU-Pro, 2 in RouterBench). Otherwise a
+    router could be trained on a prompt on which it is evaluated.
 
     Args:
         parts: rows of the table.
@@ -228,8 +228,8 @@ def dataset_source(
             outside the pool.
         min_max: as in `departure_probabilities`; None: True (the paper), and False for a user's
             table.
-        repeats: as in `Routing`.
-        outcome: as in `Routing`.
+        repeats: as in `sources.PromptPool`.
+        outcome: as in `sources.PromptPool`.
 
     Raises:
         ValueError: one sentence, for a missing folder or file, an invalid table, or embeddings

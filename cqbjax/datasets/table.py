@@ -1,7 +1,7 @@
-"""The form that every routing dataset takes: prompts x servers, with a score and a cost a cell.
+"""The form of every routing dataset: a table of prompts by servers, with scores and costs.
 
-Readers return a table that may lack scores (NaN). `drop_missing` drops what the caller asks for,
-counts it and checks the rest. Nothing is filled in, and nothing is dropped unasked.
+Readers return a table that may lack scores (NaN). `drop_missing` drops servers or prompts on
+request, counts them and checks the rest. Missing scores are never filled in.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class RoutingTable:
         servers: [N] LLM names, unique.
         performance: [P, N] float64 in [0, 1].
         cost: [P, N] float64, USD per query, not negative.
-        proxy_note: of a proxy dataset, the dataset that it stands in for, in words; else empty.
+        proxy_note: for a proxy dataset, a text that names the dataset it replaces; otherwise empty.
         provenance: one of the constants in `core.labels`.
         notes: what was merged or dropped, with counts, one sentence each.
         in_file_order: whether row i is row i of one file; errors then name it.

@@ -100,9 +100,11 @@ def departure_probabilities(
     high: float = 0.99, cost_rule: str = DEFAULT_COST_RULE, equal_rows: float = 0.5,
     min_max: bool = True,
 ) -> np.ndarray:  # fmt: skip
-    """Return u_j(xi) = low + (high - low) * min-max over servers of perf - rho * cost.
+    """Return departure probabilities u_j(xi) = low + (high - low) * s_j.
 
-    The best server of every prompt satisfies with probability `high`, even if no answer is right.
+    s_j is perf - rho * cost, scaled so that a prompt's worst server has 0 and its best server 1.
+    The best server of every prompt thus satisfies with probability `high`, even if no answer is
+    right.
 
     Args:
         performance: [P, N] in [0, 1].
@@ -111,10 +113,10 @@ def departure_probabilities(
         low: departure probability of a prompt's worst server, r_lo.
         high: departure probability of a prompt's best server, r_hi.
         cost_rule: one of `COST_RULES`.
-        equal_rows: normalised utility, in [0, 1], of a prompt whose servers are all equally
-            useful. The paper's min-max is 0/0 there; the middle neither rewards nor punishes
-            a router for a prompt on which routing cannot matter.
-        min_max: True in the paper; False: perf - rho * cost cut to [0, 1], so that a prompt
+        equal_rows: s_j, in [0, 1], for a prompt whose servers all have the same utility, for which
+            the paper's formula is 0/0. The middle neither rewards nor punishes a router for a
+            prompt on which routing cannot matter.
+        min_max: True in the paper; False: s_j is perf - rho * cost, cut to [0, 1], so that a prompt
             without a right answer has no good server.
 
     Returns:
@@ -178,8 +180,8 @@ def served_rates(probabilities: np.ndarray, K: int = 1) -> ServedRates:
 
     Args:
         probabilities: [P, N] departure probabilities of single servers, in (0, 1); prompts arrive
-            uniformly. An assortment's is its MNL departure rate R(xi, S) = sum / (1 + sum) of the
-            odds u / (1 - u).
+            uniformly. The departure probability of an assortment S is R(xi, S) = s / (1 + s), where
+            s is the sum of the odds u / (1 - u) over S.
         K: servers offered per query.
 
     Raises:

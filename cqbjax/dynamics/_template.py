@@ -11,7 +11,7 @@ To add your own, in a folder of your own:
 
 3. Run it with `cqbjax run users=[mine]` (in a checkout `python scripts/run.py ...`).
 
-A service model is made the same way from `core.scenario.Service`, in `conf/service/`.
+A service model is a subclass of `cqbjax.ServiceModel`, with its YAML file in `conf/service/`.
 """
 
 import jax
@@ -23,7 +23,7 @@ from cqbjax import PAPER_REACTION, Problem, Reaction, UserModel, pytree
 
 @pytree
 class BacksOff(UserModel):
-    """The return delay is `rounds` times the attempts so far, up to doubled by chance.
+    """The return delay is `rounds` times the attempts so far, times a random factor from 1 to 2.
 
     Attributes:
         rounds: a number that can be swept without compiling again. What fixes a shape or chooses

@@ -12,11 +12,12 @@ from cqbjax.core.types import Problem
 class DelayedFeedback(ServiceModel):
     """A policy learns from an attempt some rounds after its end.
 
-    The query itself departs, or waits again, at once. The policy then sees the features of the
-    attempt's query in the slot that the query had.
+    The query itself departs, or waits again, at once. When the feedback arrives, the observation
+    that `update` receives has the features of that query in the slot that the query had.
 
     Attributes:
-        delay: rounds, 0 for none: the feedback of round t is known from round t + delay + 1 on.
+        delay: rounds by which feedback is late; the feedback of round t is known from round t +
+            delay + 1 on.
     """
 
     delay: int = static(default=10)

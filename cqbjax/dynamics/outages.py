@@ -19,8 +19,8 @@ class Outages(ServiceModel):
     A server that is down does not answer, so it cannot satisfy the user.
 
     Attributes:
-        share: of the rounds in which a server is down, in [0, 1).
-        length: mean rounds of an outage; it ends with probability 1 / length a round.
+        share: fraction of all rounds in which a server is down, in [0, 1).
+        length: mean length of an outage in rounds; it ends with probability 1 / length per round.
         servers: [n] numbers of the servers with outages, which are independent; None or empty: all.
         since: [N] the round in which each server joins; None or empty: all join in round 1.
         until: [N] the last round of each server; None or empty: all stay.

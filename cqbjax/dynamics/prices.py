@@ -22,8 +22,8 @@ class Prices(ServiceModel):
     answer.
 
     Attributes:
-        factors: [N] of each server, from round `since` on; None or empty: 1.
-        since: the round.
+        factors: [N] price factor of each server from round `since` on; None or empty: 1.
+        since: the first round with these factors.
         spread: s, the standard deviation of a round's step of the logarithm.
     """
 

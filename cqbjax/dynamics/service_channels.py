@@ -18,16 +18,17 @@ from cqbjax.dynamics.users import MAX_ROUNDS, draw_geometric
 
 @pytree
 class SingleChannel(ServiceModel):
-    """The paper's service: one query a round, for that round, by servers that always answer."""
+    """The paper's service: one query per round, attempts of one round, servers always available."""
 
     matches_paper = True
 
 
 @pytree
 class ServiceChannels(ServiceModel):
-    """Several queries a round. The policy selects once a channel, each time among those left.
+    """Several queries per round: the policy selects one for each channel in turn.
 
-    It learns from all of them at the end of the round, not between its selections.
+    Each selection is among the queries not selected yet. The policy learns from all of them at the
+    end of the round, not between its selections.
 
     Attributes:
         count: c, channels.
@@ -54,14 +55,14 @@ class ServiceChannels(ServiceModel):
 class ServiceTimes(ServiceModel):
     """An attempt takes some rounds and occupies a channel until its last one.
 
-    Feedback arrives in the last round. The slowest server of an assortment counts.
+    Feedback arrives in the last round. An assortment takes as long as its slowest server.
 
     Attributes:
         rounds: service time, at least 1: one number, [N] for each server, or [P, N] for each
             prompt of the source's table and server.
         law: `fixed`: `rounds` is a whole number; `geometric`: `rounds` is the mean.
-        names: prompts and LLMs of `rounds`, which join its rows and columns to those of the
-            source; None: by their order.
+        names: names of the rows (prompts) and columns (LLMs) of `rounds`, by which they are matched
+            to those of the source; None: they are in the source's order.
     """
 
     rounds: Numbers | float = 1.0

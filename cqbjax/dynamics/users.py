@@ -1,4 +1,4 @@
-"""User dynamics: what a user does after an answer that did not satisfy, and while waiting."""
+"""User dynamics: what users do after a failed attempt, and while they wait."""
 
 import jax
 import jax.numpy as jnp
@@ -23,15 +23,15 @@ class PersistentUsers(UserModel):
 
 @pytree
 class Orbit(UserModel):
-    """Users go to a retrial orbit, and return with a probability a round or after a drawn delay.
+    """Users go to a retrial orbit; they return with a fixed probability per round, or by a table.
 
     A query that fails in round t with delay n waits again from round t + n; n = 1 is the paper's.
 
     Attributes:
-        return_rate: h, the probability to return after each round, the round of the failure
-            included: n is geometric with mean 1 / h.
-        delays: [n] observed delays in rounds, one of which is drawn, in place of `return_rate`;
-            None: no table.
+        return_rate: h, the probability to return after each round, including the round of the
+            failure: n is geometric with mean 1 / h.
+        delays: [n] table of observed delays in rounds, from which each delay is drawn, in place of
+            `return_rate`; None: no table.
     """
 
     return_rate: Array | float = 0.1
@@ -75,12 +75,13 @@ class Impatience(UserModel):
     """Users abandon after some failed attempts, by chance, or after waiting too long.
 
     Attributes:
-        attempts: n, failed attempts after which a user abandons; infinite: never for that.
+        attempts: n, number of failed attempts after which a user abandons; infinite: a user never
+            abandons for this reason.
         give_up: g, the probability to abandon after each failed attempt.
-        patience: rounds in the queue, unserved, after which a user abandons; infinite: never for
-            that.
+        patience: number of rounds in the queue without service after which a user abandons;
+            infinite: a user never abandons for this reason.
         leave: the probability to abandon after each such round.
-        pretends: the probability that abandoning after an attempt looks like satisfaction: the
+        pretends: the probability that abandoning after an attempt looks like satisfaction; the
             feedback is then that the likeliest answer was accepted.
     """
 
@@ -124,7 +125,7 @@ class Impatience(UserModel):
 
 
 def draw_geometric(uniform: Array, rate: Array | float) -> Array:
-    """Return how many trials of probability `rate` in (0, 1] there are up to the first success.
+    """Return the number of trials with probability `rate` in (0, 1] up to the first success.
 
     Args:
         uniform: [...] in [0, 1).
@@ -145,7 +146,7 @@ def count_rounds(seconds: np.ndarray, round_seconds: float) -> np.ndarray:
     """Convert times to whole rounds, at least one each.
 
     Args:
-        seconds: [...] times, such as delays between a try and the next.
+        seconds: [...] times, such as delays between an attempt and the next.
         round_seconds: how long a round is.
 
     Raises:

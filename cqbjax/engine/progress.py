@@ -17,10 +17,12 @@ MINUTE = 60.0
 class Reporter:
     """Counts the progress of sweeps and shows nothing; subclasses override `refresh`.
 
+    Rounds are counted in every run: 100 rounds of 20 runs are 2,000.
+
     Attributes:
-        total: round-runs to do.
-        done: round-runs done.
-        reserved: round-runs that are in `total` already and that `expect` does not add again.
+        total: rounds to simulate.
+        done: simulated rounds.
+        reserved: rounds that `reserve` added to `total`, and `expect` does not add a second time.
         activity: what is going on, and for which policy.
         run_seconds: seconds of simulation so far, without compiling.
         console: where `log` prints; None prints nothing.
@@ -34,18 +36,18 @@ class Reporter:
     console: "Console | None" = None
 
     def reserve(self, rounds: int) -> None:
-        """Add the round-runs of several sweeps to the total, before the first of them begins."""
+        """Add the rounds of several sweeps to the total, before the first of them begins."""
         self.total += rounds
         self.reserved += rounds
         self.refresh()
 
     def release(self) -> None:
-        """Subtract reserved round-runs that no sweep had to run, as runs shared by two points."""
+        """Subtract reserved rounds that were not needed, such as those that two points share."""
         rounds, self.reserved = self.reserved, 0
         self.expect(-rounds)
 
     def expect(self, rounds: int) -> None:
-        """Add round-runs to the total, unless they were reserved; a negative number subtracts."""
+        """Add rounds to the total, unless they were reserved; a negative number subtracts."""
         known = min(max(rounds, 0), self.reserved)
         self.reserved -= known
         self.total += rounds - known
@@ -57,7 +59,7 @@ class Reporter:
         self.refresh()
 
     def advance(self, rounds: int) -> None:
-        """Count round-runs as done."""
+        """Count rounds as done."""
         self.done += rounds
         self.refresh()
 

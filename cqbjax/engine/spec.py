@@ -22,7 +22,7 @@ Capacity = int | Literal["auto"]
 
 @dataclasses.dataclass(frozen=True)
 class PerSeed:
-    """A policy with other array leaves for each seed, as a router trained on each seed's split.
+    """A policy whose arrays differ between seeds, such as a router trained on each seed's split.
 
     Attributes:
         policies: [S] one policy per seed, in the order of the sweep's seeds.

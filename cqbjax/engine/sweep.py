@@ -87,7 +87,7 @@ def sweep(
         K: servers offered per query, the assortment size.
         record_every: record one round in this many (a divisor of T); None keeps about 250 records.
         capacity: queue slots. `auto` starts small and repeats an overflowing run with four times as
-            many, on the same draws. A number is not raised.
+            many, on the same draws. A number is never increased: overflow is then an error.
         chunk: runs per device that run at once; None chooses them from memory.
         memory_gb: what these runs may take on all devices, in 10^9 bytes; None is two fifths of
             memory.
@@ -98,8 +98,9 @@ def sweep(
             continues from them, with the same results. None stores no checkpoints.
         record: what is recorded in addition to queue length, regret, departures and exploration:
             recorders, or names from `core.recorders.OPTIONAL`. Each becomes a variable.
-        queries: whether to record one row per query (`core.recorders.Queries`).
-        users: user dynamics (`cqbjax.dynamics`); by default unserved users wait, as in the paper.
+        queries: whether to record one row per query (`core.recorders.QueryLog`).
+        users: user dynamics (`cqbjax.dynamics`); by default unsatisfied users wait again, as in the
+            paper.
         service: service dynamics (`cqbjax.dynamics`); by default one query per round, as in the
             paper.
 

@@ -1,9 +1,9 @@
 """Study types: the grid points of a study, how they run, and which tables and figures they show.
 
-One loop (`loop.py`) serves every study type: points are composed and validated, the store is
-searched for them, missing ones run here or on a cluster, shard by shard, and stored points are
-shown, now and by `cqbjax report`. An ordinary sweep (`sweeps.py`) is one of them;
-docs/how_to/add_a_kind_of_study.md adds another.
+All study types run in one loop (`loop.py`). It composes and validates the grid points, looks up
+which of them are stored, runs the missing ones shard by shard (here or on a cluster), and shows the
+stored points. `cqbjax report` shows them again. The study type of an ordinary sweep is in
+`sweeps.py`; docs/how_to/add_a_kind_of_study.md adds another.
 """
 
 import dataclasses
@@ -34,10 +34,10 @@ class OutputTable(NamedTuple):
     """A table of a study's results.
 
     Attributes:
-        frame: its rows.
-        caption: printed above it; without a caption only a CSV file is written.
-        printed: whether it is printed, too.
-        recorded: recorded metrics whose columns become tables of their own if there are many.
+        frame: the rows of the table.
+        caption: text printed above the table; without a caption only a CSV file is written.
+        printed: whether the table is printed as well as written.
+        recorded: recorded metrics, whose columns are moved to separate tables if there are many.
     """
 
     frame: "pl.DataFrame"
@@ -49,12 +49,13 @@ class OutputTable(NamedTuple):
 class StudyOutput(NamedTuple):
     """The tables and figures of a study.
 
-    A name is appended to the study's name in the names of files; "" appends nothing.
+    The keys of `tables` and `figures` are suffixes: a file is named after the study and the suffix.
+    The suffix "" is for the main table or figure.
 
     Attributes:
-        tables: name -> table.
-        figures: name -> Matplotlib figure.
-        lines: printed below.
+        tables: suffix -> table.
+        figures: suffix -> Matplotlib figure.
+        lines: lines of text, printed below the tables.
     """
 
     tables: Mapping[str, OutputTable]
@@ -64,31 +65,32 @@ class StudyOutput(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StudyType:
-    """Base class of study types; a subclass defines `measure` and `show`, and may define the rest.
+    """Base class of study types: subclasses define `measure` and `show`, and may override others.
 
-    Its fields are the keys `kind.NAME` of a configuration. The study's instance composes points and
-    shows them. Each point has an instance made from its own configuration for all other methods.
+    Its fields are the keys `kind.NAME` of a configuration. `compose` and `show` are called on an
+    instance made from the study's configuration. All other methods are called on one instance per
+    point, made from the point's configuration.
 
     Attributes:
-        prefix: precedes a study's name if its files must differ from those of the sweep with that
-            name.
+        prefix: prefix of the study's name in file names, so that its files do not overwrite those
+            of a sweep with the same name.
     """
 
     prefix: str = ""
 
-    # Keys that do not affect any number, in addition to `manifests.DISPLAY_KEYS`; `kind.NAME` is a
-    # field.
+    # Keys that do not affect the numbers, in addition to `manifests.DISPLAY_KEYS`; `kind.NAME` is
+    # the field NAME.
     display_keys: ClassVar[tuple[str, ...]] = ()
-    # Keys that it does not read (`*`: all others), and keys that it reads itself, not only through
-    # policies and the source.
+    # Keys that the study type does not read (`*`: all others), and keys that it reads itself, not
+    # only through policies and the source.
     unread_keys: ClassVar[tuple[str, ...]] = ()
     read_keys: ClassVar[tuple[str, ...]] = ()
-    # Whether its arrays are those of a sweep, which `results.load` combines.
+    # Whether a result has the arrays of a sweep, which `results.load` combines.
     is_sweep: ClassVar[bool] = False
-    # Whether arrival rates and seeds can be added to stored results: the numbers of a run depend on
-    # its own rate and seed only, and the arrays have both as dimensions.
+    # Whether arrival rates and seeds can be added to stored results: the numbers of a run depend
+    # only on its rate and seed, and the arrays have both as dimensions.
     extensible: ClassVar[bool] = False
-    # Modules in which its computation begins; None: the module of the class.
+    # Modules in which the computation begins; None: the module of the class.
     code_modules: ClassVar[tuple[str, ...] | None] = None
 
     def compose(
@@ -97,8 +99,8 @@ class StudyType:
         """Return the points that run; by default, all combinations of the grid.
 
         Args:
-            points: these combinations, from `grid.compose`.
-            config: of the study.
+            points: all combinations, from `grid.compose`.
+            config: configuration of the study.
             swept: key -> value in which the configuration differs from others of a multirun.
 
         Raises:
@@ -118,10 +120,10 @@ class StudyType:
         """Validate a point before anything is trained or compiled.
 
         Returns:
-            Its sweep spec, which `PreparedPoint.spec` then holds; None if it does not use one.
+            The point's sweep spec, stored in `PreparedPoint.spec`; None if the study type has none.
 
         Raises:
-            ValueError: in one sentence.
+            ValueError: one sentence that names the setting and what is allowed.
         """
         validation.validate_without_dynamics(prepared.point.config, type(self).__name__)
         return study.validate_point(prepared)
@@ -131,7 +133,7 @@ class StudyType:
         return manifests.cache_key_of(prepared)
 
     def count_rounds(self, prepared: PreparedPoint) -> int:
-        """Return the round-runs of a point: policies x arrival rates x seeds x horizon."""
+        """Return the rounds of all runs: policies x arrival rates x seeds x horizon."""
         config = prepared.point.config
         runs = len(prepared.policies) * len(config.arrival_rate) * config.num_seeds
         return int(runs * config.horizon)
@@ -140,7 +142,7 @@ class StudyType:
         """Estimate how long points take.
 
         Args:
-            left: points, each with the policies that will run.
+            left: the points to run, each with the policies that will run.
             progress: receives the current activity.
         """
         del progress

@@ -36,15 +36,15 @@ FLATTENING = 2.5
 def draw_curves(
     points: Sequence[xr.Dataset], metrics: Sequence[str] = ("gap", "regret"), spread: Spread = "ci"
 ) -> Figure:
-    """Draw metrics over rounds, a panel for each point, arrival rate and metric.
+    """Draw metrics over rounds, with a panel for each point, arrival rate and metric.
 
-    Two assortment sizes stand side by side, as in the paper. Everything else that differs, and
-    every arrival rate, has a row. Lines are means over seeds, and bands show their spread. The
-    queue length also has the line of the optimal policy.
+    Two assortment sizes are side by side, as in the paper. Each combination of arrival rate and of
+    the other keys that differ has a row. Lines are means over seeds, and bands show their spread.
+    The queue length is drawn for the optimal policy too.
 
     Args:
         points: from `results.load_points`.
-        metrics: of `results.metrics.metrics_of(points)`, from left to right.
+        metrics: names from `results.metrics.list_metrics(points)`, drawn from left to right.
         spread: `ci` for the 95% interval of the mean, `sd` for one standard deviation either side.
 
     Raises:

@@ -38,9 +38,10 @@ def draw_over_keys(
 
     Args:
         points: from `results.load_points`.
-        metric: of `list_metrics(points)`.
+        metric: a name from `list_metrics(points)`.
         round_: the last recorded round up to this one is drawn; None: the last of all.
-        over: one key or two; the figure averages over the others. Default: those of most values.
+        over: one or two keys; the figure averages over the others. Default: the keys with the most
+            values.
 
     Raises:
         ValueError: no point, or an unknown metric or key.

@@ -40,12 +40,12 @@ def draw_user_figures(
 
     Args:
         points: of a study, from `results.load_points`.
-        few: whether each point has a panel of its own. Otherwise the last values are drawn over
-            the swept keys.
+        few: whether each point has its own panel; otherwise the last values are drawn over the
+            swept keys.
         spread: as in `draw_curves`.
 
     Yields:
-        The end of a file's name, and the figure.
+        The suffix of a file name, and the figure.
     """
     recorded = {name for name in points[0] if all(name in point for point in points)}
     if {DOLLARS, SCORE} <= recorded:
@@ -64,15 +64,15 @@ def draw_user_figures(
 def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
     """Draw the cost of a satisfied query against the score of its answer, at the end of the runs.
 
-    A dot is a policy's mean over seeds, its bars are the 95% intervals of both. A panel is an
-    assortment size at an arrival rate, or at all rates if there are many. The dots of a policy at
-    several points of a panel are connected in the points' order.
+    A dot is a policy's mean over seeds, with 95% intervals of cost and score as bars. There is a
+    panel for each assortment size and arrival rate, or for each assortment size if these are many.
+    If a panel shows several points, the dots of a policy are connected in the points' order.
 
     Args:
         points: from `results.load_points`, with `dollars` and `score`.
 
     Raises:
-        ValueError: no point, or one of both was not recorded.
+        ValueError: there is no point, or `dollars` or `score` was not recorded.
     """
     validate_metrics(points, (DOLLARS, SCORE))
     keys = [key for key in panels.list_varied_keys(points) if key != "K"]

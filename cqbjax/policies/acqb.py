@@ -1,8 +1,9 @@
 """ACQB and its variants: one optimistic policy in three parts.
 
-How to schedule (`schedule`), how to route (`optimism`), when to explore (`exploration`). ACQB,
-CQB-eps, the scheduling ablations and the exploration variants are settings of it. All but
-`optimism` are data of a run, so they share one program and run in one batch.
+The parts are how to schedule (`schedule`), how to route (`optimism`) and when to explore
+(`exploration`). ACQB, CQB-eps, the scheduling ablations and the exploration variants are settings
+of it. `schedule` and `exploration` are inputs of the compiled program, so policies that differ only
+in them share one program and run in one batch.
 """
 
 import math
@@ -81,30 +82,32 @@ class Acqb:
         exploration: `decaying` (on arrivals, with eta(t-1)), `phased` (CQB-eps: on arrivals, always
             while t <= tau and with probability T^(-1/2) afterwards), or `independent` (eta(t-1)
             whether or not a query arrived).
-        explore_query: the queue rule that picks the query to explore. `newest` is the paper's
-            x^(t-1) where exploration needs an arrival.
+        explore_query: the queue rule that picks the query to explore. If exploration happens on
+            arrivals, `newest` is the query that has just arrived, the paper's x^(t-1).
         num_samples: M; None is the paper's.
         estimator: `auto`, `running` or `newton_cg` (`estimation.choose_belief`).
-        exact_steps: 0 for the estimator's default, n > 0 for the exact minimiser in every round:
-            n visits of every page (`running`), n Newton steps (`newton_cg`).
+        exact_steps: 0: the estimator's default. n > 0: iterate towards the exact minimiser in every
+            round, with n passes over the stored history (`running`) or n Newton steps
+            (`newton_cg`).
         retry: how exploitation treats a query that returns: `same`, like a new one (the paper);
-            `fallback`: without the servers already offered to it, while others remain;
-            `posterior`: with utilities that its own failures lower; `recall`: with utilities given
-            the outcomes of all queries of its prompt (`retries.condition_on_outcomes`); `cache`: as
-            `fallback`, but first the servers that satisfied a query of its prompt.
-        precision: of `posterior` and `recall`.
+            `fallback`: without the servers already offered to it, while others remain; `posterior`:
+            with utilities lowered by its own failures; `recall`: with utilities conditioned on the
+            outcomes of all queries with the same prompt (`retries.condition_on_outcomes`); `cache`:
+            as `fallback`, but first the servers that satisfied a query with the same prompt.
+        precision: s, the weight of the predicted utility in `posterior` and `recall`, in attempts
+            (`retries.condition_on_outcomes`).
         recall_by: what identifies a prompt for `recall` and `cache`: its `row` of the table, or its
             `embedding`.
         window: W, an even number: learn from the last W / 2 to W attempts only
-            (`estimation.WindowedBelief`), for preferences that change. In eta, t then counts from
-            the start of the younger belief. None: all attempts, as in the paper. The counts of
-            `recall` are never forgotten.
-        exploit_size: how many of the K servers exploitation rounds offer, the best of them; rounds
-            that explore offer all K. With K = 2, one is what the paper says of practice: primarily
-            one answer, and two where there is more to learn. None: K in every round.
-        offset: [I, N] known part of the utility of each row of the run's table, x'theta_0 (a prior
-            from logs: `offline.WarmStart`); theta is then learnt as the rest. None: zero. It needs
-            the estimator `newton_cg`.
+            (`estimation.WindowedBelief`), for preferences that change. Two copies of the belief
+            learn; t in eta(t) then counts the attempts since the younger copy began. None: learn
+            from all attempts, as in the paper. The counts of `recall` are never forgotten.
+        exploit_size: how many servers exploitation rounds offer, the best of the K; rounds that
+            explore offer all K. K = 2 with `exploit_size=1` is the practice that the paper
+            describes: usually one answer, and two to learn more. None: K in every round.
+        offset: [I, N] known part x'theta_0 of the utility of each row of the run's table, for
+            example from logs (`offline.WarmStart`). ACQB then learns only the difference from it.
+            None: zero. It needs the estimator `newton_cg`.
     """
 
     kappa: Array | float = 1.0

@@ -28,7 +28,7 @@ def choose_query_and_servers(
     answer this round come last.
 
     Args:
-        schedule: a word of `queueing.Schedule`, or its number.
+        schedule: a name in `queueing.Schedule`, or its number.
         observation: the round.
         utilities: [C, N] of each slot's query.
         uniform: [] in [0, 1), for the random rules.

@@ -22,12 +22,14 @@ from cqbjax.policies.assortments import (
 
 @pytree
 class OptimalPolicy:
-    """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate.
+    """The optimal policy pi*, which knows theta*.
+
+    It serves the query and the assortment with the largest true departure rate R(x, S).
 
     Attributes:
-        retry: `same`, which is optimal where each attempt is drawn independently, as in the paper;
-            or `fallback`, no server twice for a query while others remain, for scenarios in which a
-            server that failed a query always fails it.
+        retry: `same`, which is optimal if each attempt is drawn independently, as in the paper; or
+            `fallback`, which does not offer a server to a query twice while others remain, for
+            scenarios in which a server that failed a query always fails it.
     """
 
     retry: Literal["same", "fallback"] = static(default="same")
@@ -64,8 +66,8 @@ class RandomRouting:
 
     Attributes:
         schedule: the queue rule that picks the query.
-        retry: `same`, any assortment again; or `fallback`, uniformly among the servers not yet
-            offered to the query, while there are any.
+        retry: `same`: a retrial may get any assortment; `fallback`: servers are drawn uniformly
+            among those not yet offered to the query, while there are any.
     """
 
     schedule: queueing.Rule | Array = option(default="random")

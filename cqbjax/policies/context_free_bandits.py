@@ -104,7 +104,7 @@ class RankingState(NamedTuple):
 
     Attributes:
         shown: [N] int32, attempts with the server whose feedback arrived.
-        accepted: [N] int32, those of them whose answer was the server's own.
+        accepted: [N] int32, attempts of these in which the server's answer was accepted.
         tally: outcomes by prompt for `retry="cache"`, else None.
     """
 
@@ -121,9 +121,9 @@ class LlmRanking:
     Attributes:
         index: `best`: explore then commit. Assortments take turns until each server that answers
             was offered `tries` times; then the ranking by share of accepted answers is fixed.
-            `thompson`: in every round, the ranking of draws from Beta(1 + accepted, 1 + not)
-            (Thompson 1933).
-        tries: of `best`, attempts.
+            `thompson`: in every round, servers are ranked by draws from Beta(1 + accepted, 1 + not
+                accepted) (Thompson 1933).
+        tries: how often `index="best"` offers each server before it fixes the ranking.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
             before.

@@ -33,7 +33,8 @@ class ReplacedContexts:
 
     Attributes:
         contexts: [I, e] features of each row of the run's table, in place of the source's [I, d].
-            A row is a different prompt in each run of a pool: give `sweep` a `PerSeed`.
+            If queries come from a pool of prompts, row i is a different prompt for each seed: pass
+            `sweep` a `PerSeed` with one policy per seed.
     """
 
     contexts: Array

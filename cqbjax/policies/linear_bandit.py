@@ -28,10 +28,10 @@ class Ridge(NamedTuple):
 class LinearBandit:
     """LinUCB (Li et al. 2010, disjoint) or LinTS (Agrawal and Goyal 2013), first come first served.
 
-    A reward r is 1 for a chosen answer and 0 for one that was offered and not chosen. The index of
-    server j for the oldest query is x'A_j^-1 b_j + alpha ||x||_{A_j^-1} (`ucb`), or a draw from the
-    normal distribution with that mean and standard deviation (`thompson`), which for one query has
-    the law of x'theta_j with theta_j drawn from its posterior.
+    A reward r is 1 for a chosen answer and 0 for one that was offered and not chosen. For the
+    oldest query x and server j, let m_j = x'A_j^-1 b_j and s_j = alpha ||x||_{A_j^-1}. The index is
+    m_j + s_j (`ucb`), or a normal draw with mean m_j and standard deviation s_j (`thompson`). For
+    one query this draw is distributed like x'theta_j with theta_j drawn from its posterior.
 
     Attributes:
         index: `ucb` or `thompson`.

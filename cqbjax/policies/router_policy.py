@@ -19,18 +19,21 @@ class RouterPolicy:
     """A router trained offline: fixed scores for every prompt and server.
 
     Attributes:
-        scores: [P, N] predicted utility of every prompt of the dataset and server, higher is
-            better; or [I, N] of every row of the run's own context table, if `by="row"`.
-        by: what the rows of `scores` are: `prompt`, the same for all runs, or `row`. A row is a
-            different prompt in each run: give `sweep` such a policy in a `PerSeed`.
+        scores: [P, N] predicted utility of each server for each prompt of the dataset; or [I, N]
+            for each row of the run's context table, if `by="row"`. Higher is better.
+        by: what the rows of `scores` are: `prompt`, the same for all seeds, or `row`. Row i of a
+            run's table is a different prompt for each seed: pass `sweep` a `PerSeed` with one
+            policy per seed.
         schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
-            (priority: the query and assortment of the highest predicted scores).
-        retry: how a query that returns is routed: `same` (as in the paper), `fallback` (the servers
-            not offered yet, best first; priority then ranks queries by that assortment),
-            `posterior` (scores are log-odds that the query's own failures lower), `recall` (given
-            the outcomes of all queries of its prompt) or `cache` (as `fallback`, but first the
-            servers that satisfied a query of its prompt).
-        precision: of `posterior` and `recall`, `retries.condition_on_outcomes`.
+            (priority: the query and assortment with the highest predicted scores).
+        retry: how a query that returns is routed: `same` (as in the paper), `fallback` (the best
+            servers not offered to it yet; `joint` then ranks queries by the scores of these),
+            `posterior` (scores are log-odds, lowered by the query's own failures), `recall` (scores
+            are log-odds, conditioned on the outcomes of all queries with the same prompt) or
+            `cache` (as `fallback`, but first the servers that satisfied a query with the same
+            prompt).
+        precision: s, the weight of the scores in `posterior` and `recall`, in attempts
+            (`retries.condition_on_outcomes`).
         recall_by: what identifies a prompt for `recall` and `cache`: its `row` of the table, or its
             `embedding`.
     """

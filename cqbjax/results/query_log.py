@@ -19,18 +19,24 @@ WHOLE = ("arrival", "first_service", "departure", "attempts", "server", "prompt"
 
 
 def tabulate_queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
-    """Return a row for each query of every policy, arrival rate and seed.
+    """Return a table with one row per query, for every policy, arrival rate and seed.
 
     Args:
         points: as `results.load_points` returns them, or `[data]` of one sweep.
 
     Returns:
-        Every key in which points differ, `arrival_rate`, `policy`, `seed`, `query` (its number in
-        the order of arrival, from 0, with gaps), `arrival`, `first_service` and `departure`
-        (rounds; null: not yet), `outcome` (`there`, `satisfied`, `gave up`), `attempts`, `server`
-        (number of the LLM of the accepted answer), `llm` (its name, if the source has names),
-        `dollars` (USD, of all its answers), `score` (of the accepted one; both null without a
-        table) and `prompt` (its row of the dataset).
+        A column for each key in which points differ, and the columns
+
+            - `arrival_rate`, `policy`, `seed`;
+            - `query`: number of the query in the order of arrival, from 0, with gaps;
+            - `arrival`, `first_service`, `departure`: rounds, null if it has not happened yet;
+            - `outcome`: `there` (still in the system), `satisfied` or `gave up`;
+            - `attempts`: number of attempts that ended;
+            - `server`: number of the LLM whose answer was accepted;
+            - `llm`: its name; this column exists only if the source has names;
+            - `dollars`: cost of all answers to the query in USD, null if the source has no costs;
+            - `score`: score of the accepted answer, null if the source has no scores;
+            - `prompt`: number of the prompt in the dataset.
 
     Raises:
         ValueError: a point has no per-query log.

@@ -1,7 +1,8 @@
 """Load stored results, and combine them.
 
-A point is one configuration; points that ran together share a file. A point may be in several
-files, each with some of its policies, arrival rates and seeds, or of another configuration.
+A point is one configuration of a study; points that ran together share a file. The results of a
+point may be spread over several files: each has some of its policies, arrival rates and seeds, or
+older results that were computed with other inputs.
 """
 
 import functools
@@ -52,22 +53,24 @@ def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Pa
 def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = None) -> xr.Dataset:
     """Read one result, or all the results under folders combined into one dataset.
 
-    Points that differ in arrival rate are joined along it. K, num_servers, slackness, parameters
-    and every varied key in which points differ become dimensions. The value of a key that a point's
-    study did not vary comes from its configuration. A combination that was not run is NaN (integers
-    are then float64). If most combinations were not run, the keys are coordinates of one dimension,
-    `point`. Variables by policy only, such as seconds_per_round, gain the arrival_rate dimension if
-    points have different rates.
+    Points that differ only in arrival rate are joined along it. K, num_servers, slackness,
+    parameters and every varied key in which points differ become dimensions. If a point's own study
+    did not vary a key, the value of the key is read from the point's configuration. A combination
+    that was not run is NaN (integers are then float64). If fewer than half of the combinations were
+    run, the dataset has one dimension `point`, with the keys as its coordinates. Variables by
+    policy only, such as seconds_per_round, gain the arrival_rate dimension if points have different
+    rates.
 
     Args:
-        path: a file, a folder above it, or a list of these. Seeds and arrival rates of the same
-            point from several studies are joined.
+        path: a file, a folder with results, or a list of these. If several studies ran the same
+            point, their seeds and arrival rates are joined.
         rounds: as in `load_points`.
         key: as in `load_points`.
 
     Raises:
-        ResultError: no result, a damaged one, several experiments under one path, points of several
-            versions of the code, or two points for one combination.
+        ResultError: there is no result, a result is damaged, one path holds several experiments,
+            points were computed by several versions of the code, or two points have the same
+            combination.
     """
     stored = stored_points(path, rounds, key)
     experiments = sorted({str(each.point.attrs["experiment"]) for each in stored})
@@ -93,7 +96,7 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
 
 
 def _whole(parts: Sequence[StoredPoint]) -> xr.Dataset:
-    """Return the parts of a point as one dataset, with NaN for missing rates and seeds."""
+    """Join the parts of a point to one dataset, with NaN for missing rates and seeds."""
     first, *others = (one.point for one in join_parts(parts))
     if not others:
         return first
@@ -122,19 +125,21 @@ def load_points(
 ) -> list[xr.Dataset]:
     """Read the points under folders, in the order of their names.
 
-    If a point was computed from several configurations or versions of data or code, the one that
-    ran, or was requested again, last is read, with all its arrival rates and seeds. A point whose
-    policies or rates have different seeds is returned as several complete datasets.
+    If a point was computed several times, with different configurations, data or code, only the
+    newest result is returned: the one that was computed or requested last, with all its arrival
+    rates and seeds. If its policies or rates have different seeds, several datasets are returned,
+    each without missing values.
 
     Args:
-        path: a file, a folder above it, or a list of these.
-        rounds: to read, so that thousands of points fit in memory; each is replaced by the last
-            recorded round that is not later. None: all.
-        key: of an older computation, or its first letters; `cqbjax stored` lists the keys.
+        path: a file, a folder with results, or a list of these.
+        rounds: the rounds to read, so that thousands of points fit in memory; None reads all. If a
+            round was not recorded, the last recorded round before it is read.
+        key: the cache key of an older result, as listed by `cqbjax stored`; its first characters
+            are enough.
 
     Returns:
-        One dataset for each point. Its attributes include each key of the manifest's `varied`, and
-        `path`, the file.
+        One dataset for each point. Its attributes are those stored with the point, the keys under
+        `varied` in its manifest, and `path`, its file.
 
     Raises:
         ResultError: no result under `path`, none with that key, or a damaged one.
@@ -148,9 +153,9 @@ def stored_points(
     """Read the points under folders, each with its manifest and configuration.
 
     Args:
-        path: as in `load_points`, like the others.
-        rounds: of each point.
-        key: of an older computation.
+        path: as in `load_points`.
+        rounds: as in `load_points`.
+        key: as in `load_points`.
 
     Raises:
         ResultError: no result under `path`, none with that key, or a damaged one.

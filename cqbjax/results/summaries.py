@@ -32,14 +32,14 @@ def queue_regret(ds: xr.Dataset) -> xr.DataArray:
             policy, in queries.
 
     Returns:
-        Q(t+1) - Q*(t+1) after round t, in queries, over queue_length's dimensions: one run's
-        queue length regret, whose mean over seeds is the paper's.
+        Q(t+1) - Q*(t+1) after round t, in queries, with the dimensions of queue_length. Its mean
+        over seeds estimates the paper's queue length regret.
     """
     return (ds["queue_length"] - ds["optimal_queue_length"]).rename("queue_regret")
 
 
 def throughput(ds: xr.Dataset) -> xr.DataArray:
-    """Divide the departures so far by the rounds so far: queries a round."""
+    """Divide the departures so far by the rounds so far: queries per round."""
     return (ds["departures"] / ds["round"]).rename("throughput")
 
 
@@ -90,14 +90,14 @@ def t_quantile(count: Any, level: float = 0.95) -> Any:
 def share_interval(count: Any, mean: Any, sd: Any, level: float = 0.95) -> tuple[Any, Any]:
     """Return Wilson's interval of a mean of shares, which lies in [0, 1]; NaN for a single seed.
 
-    It is the interval of n p (1 - p) / s^2 binary draws, whose mean has the variance of the seeds'
-    mean, at Student's quantile. Equal seeds have no variance: then it is that of n draws at the
-    normal quantile, so that 0 of 30 gives [0, 0.114].
+    Wilson's formula is used with an effective number of binary draws, n p (1 - p) / s^2, whose mean
+    has the same variance as the mean over seeds, and with Student's quantile. If all seeds have the
+    same value, s is 0; then n draws and the normal quantile are used: 0 of 30 gives [0, 0.114].
 
     Args:
-        count: n, of seeds.
-        mean: p, of their shares.
-        sd: s, of the shares between seeds.
+        count: n, number of seeds.
+        mean: p, mean share over seeds.
+        sd: s, standard deviation of the share between seeds.
         level: the interval's coverage, in (0, 1).
     """
     from scipy.special import ndtri
@@ -119,13 +119,14 @@ def paired_difference(
 
     Args:
         ds: a point, or several combined.
-        variable: one of the dataset's by policy and seed, or queue_regret or throughput.
+        variable: a variable of the dataset with dimensions policy and seed, or queue_regret or
+            throughput.
         policy: the label of the minuend.
         other: the label of the subtrahend.
         level: the interval's coverage, in (0, 1).
 
     Returns:
-        mean, low and high of the difference over the dimensions but policy and seed.
+        mean, low and high of the difference, over all dimensions except policy and seed.
 
     Raises:
         ValueError: an unknown variable or policy.
@@ -165,8 +166,9 @@ def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> 
         varied: further attributes that become a dimension if points differ in them.
 
     Returns:
-        A single point without attrs["path"], or the grid of all points, NaN where no point was run.
-        Its attributes are those that all points have in common, and all stand_in labels.
+        If there is one point, its dataset without attrs["path"]. Otherwise the grid of all points,
+        with NaN for combinations that were not run. Its attributes are those that are equal in all
+        points, and all `stand_in` labels of proxy datasets.
 
     Raises:
         ValueError: two points hold the same combination.
@@ -199,7 +201,7 @@ def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> 
 
 
 def find_differing(points: Sequence[xr.Dataset]) -> list[str]:
-    """List the attributes in which points differ, in a fixed order, without paths and labels."""
+    """List the attributes in which points differ, except paths and labels, in a fixed order."""
     ignored = ("path", "stand_in", "provenance", "arrival_rate", "servers")
     attributes = (str(key) for point in points for key in point.attrs)
     # A description of a setting is after its key, so that rows are sorted by the number.

@@ -62,12 +62,12 @@ class BurstyArrivals:
 
 @pytree
 class BatchArrivals:
-    """Several arrivals a round: a Poisson number, or batches with a given law of their size.
+    """Several arrivals per round: a Poisson number, or batches with given probabilities of sizes.
 
     Attributes:
         most: A, the most arrivals in a round.
-        sizes: [A] shares of batches of 1, 2, ..., A queries; a batch arrives with the probability
-            that makes lambda queries a round on average. None: Poisson(lambda), cut at A.
+        sizes: [A] shares of batches of 1, 2, ..., A queries; the probability of a batch is chosen
+            so that lambda queries arrive per round on average. None: Poisson(lambda), cut at A.
     """
 
     most: int = static(default=12)
@@ -124,13 +124,14 @@ class BatchArrivals:
 
 @pytree
 class TraceArrivals:
-    """The times of a trace, scaled so that lambda queries arrive a round on average.
+    """The times of a trace, scaled so that lambda queries arrive per round on average.
 
     Each run starts at a random request and cycles through the trace. At most one query arrives in a
     round: if several fall into it, the later ones arrive in the next free rounds.
 
     Attributes:
-        times: [n] request times in units of the mean interval, from 0; the cycle has length n.
+        times: [n] request times from 0, in units of the mean time between requests; after n such
+            units the trace begins again.
     """
 
     times: Array
@@ -184,7 +185,7 @@ class ArrivalWrapper(SourceWrapper):
         return int(getattr(self.process, "most", 1))
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the shapes of the source within, for A queries a round."""
+        """Return the shapes of the source within, for up to A arrivals per round."""
         most = self._max_arrivals
         problem: Problem = self.source.problem(K, horizon * most)
         return problem if most == 1 else problem._replace(horizon=horizon, max_arrivals=most)
@@ -201,7 +202,7 @@ class ArrivalWrapper(SourceWrapper):
         self.source.check(seeds, arrival_rate, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw the workload of the source within; a round takes the queries of A of its rounds."""
+        """Draw T A rounds of the source within; each round gets the queries of A of these."""
         most = self._max_arrivals
         longer = problem._replace(horizon=problem.horizon * most, max_arrivals=1)
         workload: Workload = self.source.draw_workload(key, arrival_rate, longer)

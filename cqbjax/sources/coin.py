@@ -15,7 +15,7 @@ from cqbjax.core.types import Problem, Workload
 @read_when(success=Condition("classes", is_set=False), shares=Condition("classes"))
 @pytree
 class Coin:
-    """A query departs after an attempt with probability m, or m_i in class i, by any assortment.
+    """After each attempt a query departs with probability m (m_i in class i) for any assortment.
 
     Routing does not matter, and non-idling policies differ in their schedules only, so queue
     lengths are known exactly (docs/concepts/known_answers.md). The context is the class.

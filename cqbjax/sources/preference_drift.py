@@ -13,7 +13,7 @@ from cqbjax.sources.coin import Coin
 
 
 class SourceWrapper:
-    """A source around another one, whose shapes and uniform service are those of the source within.
+    """A wrapper of a source, with the shapes and the uniform service rate of the source within.
 
     Attributes:
         source: the source within.
@@ -27,23 +27,23 @@ class SourceWrapper:
         return problem
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return the uniform service of the source within."""
+        """Return the uniform service rate of the source within."""
         return float(self.source.uniform_service(seeds, arrival_rate, K))
 
 
 @pytree
 class DriftWrapper(SourceWrapper):
-    """A source whose users change their preferences: their utility of LLM j moves to LLM j + 1.
+    """A source whose users change their preferences: LLM j + 1 gets the utilities that LLM j had.
 
-    In round t the utility of LLM j is cos(a_t) u_j + sin(a_t) u_(j-1), cyclically: at a = 0 the
-    source's, at pi/2 that of the LLM before. There another assortment is best, and equally good, so
-    the load is unchanged. For the synthetic source, theta_j turns towards theta_(j-1). Preferences
-    of waiting queries change too.
+    In round t the utility of LLM j is cos(a_t) u_j + sin(a_t) u_(j-1), cyclically in j: the
+    source's u_j at a_t = 0, and that of the previous LLM at a_t = pi/2. At pi/2 another assortment
+    is best, with the departure rate that the best one had at 0, so the load is unchanged. For the
+    synthetic source, theta_j turns towards theta_(j-1). Preferences of waiting queries change too.
 
     Attributes:
         source: where queries come from.
-        jump_at: the round from which a is larger by pi/2; infinite: no jump.
-        quarter: rounds in which a grows by pi/2, linearly; infinite: no growth.
+        jump_at: the round from which the angle a_t is larger by pi/2; infinite: no jump.
+        quarter: rounds in which the angle a_t grows by pi/2, linearly; infinite: no growth.
     """
 
     source: Any

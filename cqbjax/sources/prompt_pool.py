@@ -43,7 +43,7 @@ def check_lengths(contexts: np.ndarray, label: str, rows: np.ndarray | None = No
 
 @pytree
 class PromptPool:
-    """Prompts of a table arrive uniformly at random from a pool, or each of the pool once.
+    """Prompts of a pool arrive uniformly at random, or each at most once (`repeats=False`).
 
     Attributes:
         contexts: [P, d] embeddings of all prompts.
@@ -54,7 +54,8 @@ class PromptPool:
         repeats: whether a prompt may arrive again; False: each at most once, in the pool's order.
         outcome: the level at which outcomes are drawn: every `attempt` (the paper), the `query` or
             the `prompt` (`Problem.outcome`); the last two need K = 1.
-        names: prompts and servers, which join a table of latencies; None: unnamed.
+        names: names of prompts and servers, by which a table of latencies is joined; None: no
+            names.
     """
 
     contexts: Array
@@ -68,7 +69,7 @@ class PromptPool:
 
     @property
     def extends(self) -> bool:
-        """Whether a program of more rounds draws the same first rounds."""
+        """Whether the draws of the first rounds do not depend on the horizon."""
         return self.repeats
 
     @property
@@ -81,7 +82,7 @@ class PromptPool:
         convert_lists(self, "contexts", "utilities", "dollars", "scores")
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the shapes: one table row a prompt of the pool.
+        """Return the shapes: the table has one row per prompt of the pool.
 
         Raises:
             ValueError: a table is not two-dimensional, the pool's size is not a whole number, or
@@ -123,7 +124,7 @@ class PromptPool:
         return Workload(self.contexts[pool], self.utilities[pool], rows, pool, answer_costs=costs)
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return the queries a round that FIFO serves with uniform assortments."""
+        """Return how many queries per round FIFO serves with uniform assortments."""
         departs = mnl.mean_departure_rate(np.asarray(self.utilities), K)
         with np.errstate(divide="ignore"):  # a prompt that no server satisfies
             return float(1.0 / np.mean(1.0 / departs))

@@ -52,7 +52,8 @@ class Synthetic:
         slackness: epsilon, not negative (Assumption 4 of the paper wants it positive).
         num_servers: N.
         dim: d.
-        parameters: `disjoint` (x in R^d, theta_j a server) or `shared` (x_{-j}, one theta).
+        parameters: `disjoint` (one context x in R^d, one theta_j per server) or `shared` (one
+            context per server, one theta).
     """
 
     slackness: Array | float = 0.03
@@ -63,7 +64,7 @@ class Synthetic:
     extends = True
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the shapes: one table row a round.
+        """Return the shapes: the table has one row per round.
 
         Raises:
             ValueError: naming a key out of range.
@@ -85,7 +86,7 @@ class Synthetic:
         return Problem(self.num_servers, K, self.dim, horizon, horizon, self.parameters, False)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw theta* and one accepted context a round (rejection, in blocks)."""
+        """Draw theta* and one accepted context per round (rejection sampling, in blocks)."""
         theta = self.theta(key)
         wanted = jnp.clip(arrival_rate + self.slackness, 0.0, 1.0)
         least = jnp.log(wanted) - jnp.log1p(-wanted)
@@ -122,7 +123,7 @@ class Synthetic:
 
         Args:
             seeds: [S] the runs' seeds; without seeds only the settings are validated.
-            arrival_rate: queries a round.
+            arrival_rate: queries per round.
             K: servers offered per query.
 
         Raises:
@@ -168,9 +169,9 @@ class Synthetic:
             )
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return the queries a round that FIFO serves with uniform assortments.
+        """Return how many queries per round FIFO serves with uniform assortments.
 
-        The mean over seeds, of which only the first `FEW_SEEDS` count.
+        This is the mean over the first `FEW_SEEDS` seeds.
         """
         wanted = _log_odds(arrival_rate + float(self.slackness))
         served = []

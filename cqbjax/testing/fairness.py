@@ -1,8 +1,8 @@
-"""What an entry of the arena must not know: the preferences of users, and which run it plays.
+"""Checks that an entry of the arena does not know users' preferences or recognise a run.
 
-`check_fairness` validates a policy in seconds. A policy that recognises a run by its keys or its
+`check_fairness` checks a policy in seconds. A policy that recognises a run by its keys or its
 contexts could look up the hidden utilities; only whole runs reveal this. So the arena repeats runs
-with `MaskedKeys` and with `PermutedServers`: a policy that learns does as well there.
+with `MaskedKeys` and with `PermutedServers`, where a policy that learns does equally well.
 """
 
 import dataclasses
@@ -32,21 +32,21 @@ from cqbjax.core.types import (
 from cqbjax.testing.instances import PROBLEM, draw_instances
 from cqbjax.testing.policies import NATURAL, compile_runs
 
-# Utilities so high that every answer is accepted, whoever gives it.
+# Utilities so high that every answer of every LLM is accepted.
 ALL_SATISFY = 30.0
 SINGLE = PROBLEM._replace(assortment_size=1)
 
 
 def check_fairness(policy: Policy, seed: int = 0) -> None:
-    """Check that a policy sees what a contestant may see.
+    """Check that a policy uses only what a contestant may see.
 
-    It does not need the true utilities; it computes nothing outside of the program, where Python
-    remembers; and where every answer satisfies, so that nothing can be learnt of the LLMs, it
-    decides the same whatever users think of them.
+    The policy must not declare `Needs(true_utilities=True)`, nor call back into Python, where it
+    could store data between runs. If every answer satisfies, so that feedback reveals nothing about
+    the LLMs, its decisions must not depend on the true utilities.
 
     Args:
-        policy: what to check; it plays K = 1.
-        seed: of the random worlds.
+        policy: the policy to check, with K = 1.
+        seed: seed of the random instances.
 
     Raises:
         ContractError: in one sentence.
@@ -63,7 +63,7 @@ def check_fairness(policy: Policy, seed: int = 0) -> None:
         "a contestant must compute in JAX alone: a callback can remember what it likes",
     )
     batch = draw_instances(SINGLE, seed, 4)
-    # One world four times, but for what users think.
+    # Four copies of one instance that differ only in the true utilities.
     same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 4), batch)
     hidden = jnp.argsort(batch.workload.utilities, axis=-1) + ALL_SATISFY
     worlds = same._replace(workload=same.workload._replace(utilities=hidden.astype(float)))
@@ -79,39 +79,39 @@ def check_fairness(policy: Policy, seed: int = 0) -> None:
 
 @pytree
 class MaskedKeys(Wrapper):
-    """A policy whose keys say nothing of the run: each is another key, as random.
+    """A policy with other random keys, from which it cannot recognise a run.
 
     Attributes:
-        policy: whose decisions they are.
-        mask: folded into each key.
+        policy: the policy within.
+        mask: number folded into each key.
     """
 
     policy: Any
     mask: int = static(default=1)
 
     def init(self, problem: Problem, contexts: Array) -> Any:
-        """Begin as the policy does."""
+        """Return the state of the policy within."""
         return self.policy.init(problem, contexts)
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
-        """Decide as the policy does, with another key."""
+        """Let the policy within decide, with another key."""
         action: Action = self.policy.select(jax.random.fold_in(key, self.mask), state, observation)
         return action
 
     def update(
         self, state: Any, observation: Observation, action: Action, feedback: Feedback
     ) -> Any:
-        """Learn as the policy does."""
+        """Let the policy within learn."""
         return self.policy.update(state, observation, action, feedback)
 
 
 @pytree
 class PermutedServers:
-    """A source whose LLMs have other numbers: the same queries, users and arrivals.
+    """A source with its LLMs in another order, and the same queries, users and arrivals.
 
     Attributes:
-        source: whose instances they are.
-        order: number here -> number there.
+        source: the source within.
+        order: for each LLM here, its number in the source within.
     """
 
     source: Any
@@ -119,30 +119,30 @@ class PermutedServers:
 
     @property
     def draw_arrivals(self) -> Any:
-        """The source's own arrivals; there is no such attribute where it has none."""
+        """The arrivals of the source within; AttributeError if it does not draw its own."""
         return self.source.draw_arrivals
 
     @property
     def process(self) -> Any:
-        """The source's own process of arrivals, likewise."""
+        """The arrival process of the source within; AttributeError if it has none."""
         return self.source.process
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the source's shapes."""
+        """Return the shapes of the source within."""
         problem: Problem = self.source.problem(K, horizon)
         return problem
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
-        """Refuse what the source refuses."""
+        """Validate the source within."""
         self.source.check(seeds, arrival_rate, K)
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return the source's own."""
+        """Return the uniform service rate of the source within."""
         served: float = self.source.uniform_service(seeds, arrival_rate, K)
         return served
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw the source's instance, and number its LLMs anew."""
+        """Draw the workload of the source within, and reorder its LLMs."""
         world: Workload = self.source.draw_workload(key, arrival_rate, problem)
         order = jnp.asarray(self.order)
         contexts = world.contexts if problem.parameters == "disjoint" else world.contexts[:, order]
@@ -159,7 +159,7 @@ class PermutedServers:
 
 
 def permute_servers(source: Source, order: tuple[int, ...]) -> Source:
-    """Return a source whose LLMs have other numbers; users and service stay as they are."""
+    """Return a source with its LLMs in another order; its dynamics stay unchanged."""
     if isinstance(source, Scenario):
         return dataclasses.replace(
             source, source=PermutedServers(source=source.source, order=order)
@@ -168,5 +168,5 @@ def permute_servers(source: Source, order: tuple[int, ...]) -> Source:
 
 
 def run_mask(seed: int) -> int:
-    """Return a mask that no draw of a run folds in."""
+    """Return a mask that differs from every number folded into a key in a run."""
     return 2**30 + seed + len(rng.Stream)

@@ -10,8 +10,8 @@ import numpy as np
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem, Workload
 
-# What XLA makes of a program is the same; LLVM then makes plain machine code of it. That takes
-# about half of the compiling, and runs a few times slower.
+# XLA transforms the program as usual, and LLVM does not optimise the machine code: compiling takes
+# about half of the time, and the program runs a few times slower.
 QUICKLY: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -27,7 +27,7 @@ PROBLEM = Problem(
 
 
 def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance:
-    """Draw random worlds in which the queue is often empty and often not: leaves [count, ...]."""
+    """Draw random instances with the queue often empty and often not: leaves [count, ...]."""
     most = problem.horizon * problem.max_arrivals
     if problem.num_rows < (1 if problem.pooled else most):
         raise ValueError(f"num_rows={problem.num_rows} must reach {most} queries, unless pooled")
@@ -36,7 +36,7 @@ def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance
 
 
 def _instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
-    """Draw one world by NumPy, so that it does not lean on what is checked."""
+    """Draw one instance with NumPy, without the code that is checked."""
     draw = np.random.default_rng([seed, number])
     rows, servers, dim = problem.num_rows, problem.num_servers, problem.dim
     if problem.parameters == "disjoint":

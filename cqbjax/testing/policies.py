@@ -29,14 +29,14 @@ from cqbjax.core.types import (
 )
 from cqbjax.testing.instances import PROBLEM, QUICKLY, draw_instances
 
-# What a policy is told in a round without a query: as the simulator does it, nothing at all, or
-# another action and choice. No decision may depend on which.
+# What a policy receives in a round without a query: as in the simulator, no call of `update`, or
+# another action and choice. Its decisions must not depend on this.
 NATURAL, SKIPPED, CHANGED = 0, 1, 2
 
 
 @pytree
 class Probe(Wrapper):
-    """A policy that does as `policy`, remembers its action, and varies the dummy job's feedback."""
+    """A policy that decides as `policy`, stores its action, and varies feedback without a query."""
 
     policy: Any
     how: Array | int = NATURAL
@@ -48,7 +48,7 @@ class Probe(Wrapper):
         return self.policy.init(problem, contexts), blank
 
     def select(self, key: Array, state: tuple[Any, Action], observation: Observation) -> Action:
-        """Do as the policy does."""
+        """Let the policy within decide."""
         return self.policy.select(key, state[0], observation)
 
     def update(
@@ -58,7 +58,7 @@ class Probe(Wrapper):
         action: Action,
         feedback: Feedback,
     ) -> tuple[Any, Action]:
-        """Learn as the policy does where a query was served, else in one of three ways."""
+        """Let the policy within learn; without a query, in one of three ways."""
         told, answer = self._told(observation, action, feedback)
         after = self.policy.update(state[0], observation, told, answer)
         skipped = (self.how == SKIPPED) & ~feedback.valid
@@ -68,7 +68,7 @@ class Probe(Wrapper):
     def _told(
         self, observation: Observation, action: Action, feedback: Feedback
     ) -> tuple[Action, Feedback]:
-        """Return the action and the feedback that the policy is told of."""
+        """Return the action and the feedback that the policy within receives."""
         size, number = observation.problem.assortment_size, observation.problem.num_servers
         rank = observation.round % mnl.num_assortments(number, size)
         servers = mnl.unrank_assortment(rank, number, size)
@@ -93,7 +93,7 @@ def check_fields(policy: Policy) -> None:
     for path, leaf in leaves:
         field = name + jax.tree_util.keystr(path)
         require(
-            # A NumPy integer is the number of a word that is data of a run.
+            # A NumPy integer is the index of an `option`.
             isinstance(leaf, np.int32) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
             if isinstance(leaf, bool | int | float | np.ndarray | np.generic | Array)
             else False,
@@ -111,7 +111,7 @@ def check_fields(policy: Policy) -> None:
 
 
 def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:
-    """Check that tracing a round twice gives the same program: no hidden state, no other random.
+    """Check that tracing a round twice gives the same program, without hidden state.
 
     Raises:
         ContractError: if the programs differ.
@@ -128,8 +128,8 @@ def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) ->
 
 
 def traced_alike(say: Callable[..., Any], *asked: Any) -> bool:
-    """Tell whether tracing a function twice gives the same program, of the same numbers."""
-    # By a function of its own each time: JAX remembers what it has traced.
+    """Return whether tracing a function twice gives the same program and the same constants."""
+    # A new function each time, because JAX caches the traces of a function.
     first, second = (jax.make_jaxpr(lambda *a: say(*a))(*asked) for _ in range(2))
     return str(first) == str(second) and all(
         np.array_equal(numbers(a), numbers(b))
@@ -138,21 +138,21 @@ def traced_alike(say: Callable[..., Any], *asked: Any) -> bool:
 
 
 def numbers(value: Any) -> np.ndarray:
-    """Return an array's numbers, a key's bits included."""
+    """Convert a value to a NumPy array; a key becomes its bits."""
     if isinstance(value, Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value)
 
 
-# Rounds that are played again without any compiler, operation by operation.
+# Rounds that are repeated without compilation, operation by operation.
 UNCOMPILED_ROUNDS = 6
-# The batch of runs: which world each is in, and what it is told.
+# The batch of runs: the instance of each, and its feedback in rounds without a query.
 BATCH = (0, 0, 0, 1)
 HOW = (NATURAL, SKIPPED, CHANGED, NATURAL)
 
 
 class _Shown(NamedTuple):
-    """One round as the checks see it: the policy's action, what was waiting, what came of it."""
+    """What the checks read of a round: the action, the waiting slots and the decision."""
 
     action: Action
     arrived: Array
@@ -165,11 +165,11 @@ def check_decisions(
     """Check every decision of whole runs, alone and in a batch.
 
     Args:
-        policy: what to check.
+        policy: the policy to check.
         problem: the shapes.
-        seed: of the random worlds.
-        uncompiled: whether to play the first rounds alone and without a compiler too.
-        program: what `compile_runs` returns for a policy of this kind; None compiles it.
+        seed: seed of the random instances.
+        uncompiled: whether to repeat the first rounds of one run without compilation.
+        program: from `compile_runs` for a policy with the same structure; None compiles it.
 
     Raises:
         ContractError: naming the round.
@@ -182,7 +182,7 @@ def check_decisions(
     for row in range(len(BATCH)):
         _check_run(problem, jax.tree.map(operator.itemgetter(row), shown))
     _check_dummy_job(shown)
-    # The last run's companions live in another world; now it is its own companion.
+    # In `batch` the last run was together with another instance; here with copies of itself.
     copies = jax.tree.map(lambda leaf: jnp.stack([leaf[-1]] * len(BATCH)), batch)
     natural = jnp.full(len(BATCH), NATURAL)
     differing = _first_difference(shown, -1, program(numbers, natural, copies), 0)
@@ -196,11 +196,11 @@ def check_decisions(
 
 
 def compile_runs(policy: Policy, problem: Problem) -> Any:
-    """Compile the batch of whole runs of `check_decisions`, for all policies of one kind.
+    """Compile the runs of `check_decisions`, for all policies that differ only in numbers.
 
     Returns:
-        (policy with arrays for leaves, how each run is told of rounds without a query, instances)
-        -> what each run shows.
+        A function (policy with arrays for leaves, `NATURAL`, `SKIPPED` or `CHANGED` for each run,
+        instances) -> what the checks read of each run.
     """
 
     def play(policy: Policy, how: Array, instance: simulate.Instance) -> _Shown:
@@ -221,14 +221,14 @@ def compile_runs(policy: Policy, problem: Problem) -> Any:
 
 
 def _arrays(policy: Policy) -> Policy:
-    """Return the policy with an array for every leaf, of the leaf's own type."""
+    """Return the policy with its leaves as arrays of the same types."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), policy)
 
 
 def _advance(
     probe: Any, problem: Problem, instance: simulate.Instance, carry: simulate.Carry, t: Array
 ) -> tuple[simulate.Carry, _Shown]:
-    """Play one round and keep what the checks look at."""
+    """Simulate one round, and return what the checks read of it."""
     after, decision = simulate.run_round(probe, problem, instance, carry, t)
     action = decision.state[1]
     return after, _Shown(action, carry.queue.arrived, decision._replace(state=()))
@@ -244,7 +244,7 @@ def _check_run(problem: Problem, shown: _Shown) -> None:
 
 
 def _check_dummy_job(shown: _Shown) -> None:
-    """Check that what is told in rounds without a query changes no later decision."""
+    """Check that feedback in rounds without a query does not change later decisions."""
     valid = shown.decision.valid[0]
     if valid.all() or not valid.any():
         raise ValueError("the check needs rounds with and without a query: use a longer horizon")
@@ -261,7 +261,7 @@ def _check_dummy_job(shown: _Shown) -> None:
 def _check_alone(
     policy: Policy, problem: Problem, instance: simulate.Instance, batched: _Shown
 ) -> None:
-    """Check that a run alone, operation by operation, decides as in the compiled batch."""
+    """Check that a run alone, without compilation, decides as in the compiled batch."""
     probe: Any = Probe(policy=policy, how=jnp.asarray(NATURAL))
     rounds = min(UNCOMPILED_ROUNDS, problem.horizon)
     with jax.disable_jit():
@@ -279,7 +279,7 @@ def _check_alone(
 
 
 def _first_difference(one: _Shown, i: int, two: _Shown, j: int) -> int | None:
-    """Return the first round in which two runs decide differently, None if they never do."""
+    """Return the first round in which two runs decide differently; None if they agree."""
     a, b = (
         (shown.decision.valid[row], shown.decision.query[row], shown.decision.servers[row],
          shown.action.explored[row])
@@ -300,21 +300,25 @@ def check_policy(
 ) -> None:
     """Check a policy against the contract of `cqbjax.core.types.Policy`.
 
-    The fields (a frozen pytree dataclass, floats as leaves, a hashable static part); the shapes and
-    types of actions and states; purity; every decision of whole runs (K distinct increasing
-    servers, a waiting query); that a run decides the same whatever else is in its batch, and alone
-    without a compiler; and that feedback with `valid` False changes no later decision.
+    Checks that:
+
+    - the class is a frozen pytree dataclass, with floats as leaves and a hashable static part;
+    - actions and states keep their shapes and types;
+    - `select` and `update` are pure;
+    - every decision of whole runs is a waiting query and K distinct servers in increasing order;
+    - decisions do not depend on the other runs of a batch, nor on compilation;
+    - feedback with `valid` False does not change later decisions.
 
     Args:
-        policy: what to check.
+        policy: the policy to check.
         problem: the shapes to check it with; keep its horizon short.
-        seed: of the random worlds.
-        uncompiled: whether to play the first rounds alone, operation by operation, too: it takes
-            tens of seconds for the first policy with many operations.
-        checked: programs of policies that were checked already; this one's is added. A policy that
-            differs from one of them in numbers alone is the same program, with the same shapes and
-            as pure, so only its fields and its decisions are left to check. Give it to the checks
-            of one moment: code that changes in between is not seen.
+        seed: seed of the random instances.
+        uncompiled: whether to repeat the first rounds of one run without compilation, which takes
+            tens of seconds for a policy with many operations.
+        checked: a dictionary of compiled programs, to which the policy's program is added. Pass the
+            same dictionary to several calls to save time: of a policy that differs from a checked
+            one only in numbers, only fields and decisions are checked. Use a new dictionary after a
+            change of the code.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.

@@ -22,13 +22,13 @@ def check_source(
 ) -> None:  # fmt: skip
     """Check a source against the contract of `cqbjax.core.types.Source`.
 
-    The shapes and types of what it draws; finite numbers, rows and arrivals in range; that the same
-    key gives the same draws, and the same first rounds at a shorter horizon.
+    Checks shapes and types of its draws; that numbers are finite, and rows and arrivals in range;
+    that the same key gives the same draws, and the same first rounds at a shorter horizon.
 
     Args:
-        source: what to check.
+        source: the source to check.
         arrival_rate: lambda.
-        seed: of the run that is drawn.
+        seed: seed of the run that is drawn.
         K: servers offered per query.
         horizon: T, at least 2.
 
@@ -62,32 +62,33 @@ def check_source(
 
 
 def _drawn(source: Source, arrival_rate: float, seed: int, problem: Problem) -> Any:
-    """Draw a run's world, and who arrives, as NumPy arrays."""
+    """Draw the workload and the arrivals of a run, as NumPy arrays."""
     drawn = simulate.draw_instance(rng.run_key(seed), source, jnp.asarray(arrival_rate), problem)
     return jax.tree.map(np.asarray, (drawn.workload, drawn.arrivals))
 
 
 def _coming(drawn: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many arrive in each round, and the features of those that may."""
+    """Return the arrivals of each round, and the contexts of the queries that may arrive."""
     world, arrives = drawn
     return arrives, world.contexts[world.arrival_rows]
 
 
 def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> None:
-    """Check a kind of users against the contract of `cqbjax.core.scenario.Users`.
+    """Check a user model against the contract of `cqbjax.UserModel`.
 
-    The class (a frozen pytree made from `Users` that says something); its own `check`; the shapes
-    and types of what it draws and says; draws that are numbers and the same again from the same
-    key, and at a shorter horizon; reactions that are pure, and away for at least a round.
+    Checks that the class is a frozen pytree, a subclass of `UserModel`, and overrides a method;
+    that its method `check` accepts the settings; shapes and types of draws and results; that draws
+    are finite, reproducible from the key, and the same at a shorter horizon; that `react` is pure,
+    and `away` at least 1.
 
     Args:
-        users: what to check.
+        users: the model to check.
         problem: the shapes to check it with.
-        seed: of the run that is drawn.
+        seed: seed of the run that is drawn.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
-        ValueError: its own `check` refuses its settings.
+        ValueError: its method `check` rejects the settings.
     """
     check_model(users, UserModel)
     users.check(problem)
@@ -103,21 +104,21 @@ def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> 
 
 
 def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int = 0) -> None:
-    """Check a kind of service against the contract of `cqbjax.core.scenario.Service`.
+    """Check a service model against the contract of `cqbjax.ServiceModel`.
 
-    The class (a frozen pytree made from `Service` that says something); its own `check`; the shapes
-    and types of what it draws and says; draws that are numbers and the same again from the same
-    key, and at a shorter horizon; answers that are pure; attempts of at least a round, and prices
-    that are factors.
+    Checks that the class is a frozen pytree, a subclass of `ServiceModel`, and overrides a method;
+    that its method `check` accepts the settings; shapes and types of draws and results; that draws
+    are finite, reproducible from the key, and the same at a shorter horizon; that methods are pure,
+    service times at least one round, and price factors finite and not negative.
 
     Args:
-        service: what to check.
+        service: the model to check.
         problem: the shapes to check it with.
-        seed: of the run that is drawn.
+        seed: seed of the run that is drawn.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
-        ValueError: its own `check` refuses its settings.
+        ValueError: its method `check` rejects the settings.
     """
     check_model(service, ServiceModel)
     service.check(problem)
@@ -140,7 +141,7 @@ def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int =
 
 
 def _checked_draws(setting: Scenario, problem: Problem, seed: int) -> Dynamics:
-    """Return what a kind draws for a run, held against the contract."""
+    """Return the draws of a model for a run, checked against the contract."""
     key = rng.run_key(seed)
 
     def drawn(horizon: int) -> Any:

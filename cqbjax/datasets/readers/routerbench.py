@@ -54,7 +54,8 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
 
     Rows that share a `sample_id` are merged if no server has two scores. The row with most scores
     gives prompt and costs. A score that it lacks is taken from the other row only if the LLM's
-    response is the same text: the same answer to the same question. The notes count both.
+    response is the same text: the same answer to the same question. The table's notes count dropped
+    and merged rows.
 
     Args:
         path: a folder, a `.csv` or a `.pkl`.
