@@ -20,16 +20,16 @@ from cqbjax.core.types import DOWN_UTILITY, Feedback, Observation, Policy, Probl
 
 
 class AttemptRunner(NamedTuple):
-    """Where a round's attempts are made.
+    """The attempts of one round.
 
     Attributes:
         policy: decides and learns.
-        problem: shapes.
-        instance: the run's fixed part.
+        problem: the static settings.
+        instance: the part of the run that is fixed before round 1.
         carry: the state at the beginning of the round.
         round_: [] int32 t.
-        seen: what the policy sees.
-        key: the round's.
+        seen: the policy's observation.
+        key: the key of the round.
     """
 
     policy: Policy
@@ -46,14 +46,14 @@ class AttemptRunner(NamedTuple):
         return jnp.arange(self.carry.queue.row.shape[0])
 
     def each(self, step: Callable[..., tuple[Any, Any]], carried: Any, each: Any) -> Any:
-        """Take a step at the one place, or at one after another: what is made is [c, ...]."""
+        """Take a step for each channel in turn; with c > 1, results are stacked: [c, ...]."""
         if self.problem.channels == 1:
             return step(carried, 0, each)
         places = jnp.arange(self.problem.channels, dtype=jnp.int32)
         return jax.lax.scan(lambda carried, at: step(carried, *at), carried, (places, each))
 
     def begin(self, taken: Any, place: Any, running: Attempt | None) -> tuple[Any, Attempt]:
-        """Steps 1 and 2 at a free place; whom another has taken is not shown."""
+        """Steps 1 and 2 for a free channel; queries taken by other channels are hidden."""
         hidden, breach = taken
         workload, dynamics, round_ = self.instance.workload, self.instance.dynamics, self.round_
         queue = self.carry.queue
@@ -103,7 +103,7 @@ class AttemptRunner(NamedTuple):
         return (hidden, breach), begun
 
     def end(self, changed: Any, place: Any, attempt: Attempt) -> tuple[Any, Any]:
-        """Steps 3 and 4 of an attempt whose last round this is."""
+        """Steps 3 and 4 of an attempt, if it ends in this round."""
         state, queue, back, late = changed
         dynamics, round_ = self.instance.dynamics, self.round_
         action, told, slot = attempt.action, attempt.choice, attempt.action.slot
@@ -130,7 +130,7 @@ class AttemptRunner(NamedTuple):
         return (state, queue, back, late), (over, ends, departed, gave_up)
 
     def _learn(self, late: Any, state: Any, place: Any, lesson: PendingFeedback) -> tuple[Any, Any]:
-        """Step 4: what is late by now, and the policy's state."""
+        """Step 4: return the pending feedback and the policy's state."""
         problem, round_, seen, action = self.problem, self.round_, self.seen, lesson.action
         number = None if problem.channels == 1 else (round_ - 1) * problem.channels + place + 1
         lasting = self.carry.dynamics is not None and self.carry.dynamics.attempts is not None
@@ -145,7 +145,7 @@ class AttemptRunner(NamedTuple):
 def _delay_feedback(
     late: Any, lesson: PendingFeedback, round_: Array, place: Any
 ) -> tuple[Any, PendingFeedback]:
-    """Keep a lesson for later, and return the one that is due: at once where none is late."""
+    """Store new feedback and return the feedback that is due; without a delay, the new one."""
     if late is None:
         return None, lesson
     at = (round_ - 1) % len(late.heard), place
@@ -154,7 +154,7 @@ def _delay_feedback(
 
 
 def _restore_query(seen: Observation, instance: Instance, lesson: PendingFeedback) -> Observation:
-    """Show a query as it was when it was served: its slot may be another's by now."""
+    """Show a query as it was when it was served; another query may have its slot by now."""
     workload, slot, was = instance.workload, lesson.action.slot, lesson.query
     return seen._replace(
         queue=jax.tree.map(lambda leaf, own: leaf.at[slot].set(own), seen.queue, was),

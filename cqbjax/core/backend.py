@@ -15,24 +15,24 @@ from jax.extend.mlir.passmanager import PassManager
 from cqbjax.core.files import user_cache
 
 SPAWN = "use multiprocessing.get_context('spawn')"
-# A number a fork between the process that started JAX and this one.
+# A process id for each fork between the process that started JAX and this one.
 _FORKED: list[int] = []
 CPUINFO = pathlib.Path("/proc/cpuinfo")
 EMITTERS = "xla_cpu_use_fusion_emitters"
-# JAX finds a program without its names where one with names was stored: those lie elsewhere.
+# JAX's cache key ignores the names of operations, so programs with names have another folder.
 NAMING = "without names"
 
 
 def configure(cache_dir: pathlib.Path | None = None) -> None:
     """Prepare JAX, before its first array.
 
-    One CPU device a core, so that the runs of a sweep are spread over the cores; float32 products
-    in full precision (a GPU's default rounds them to 10 bits); compiled programs are kept on disk,
-    where a second process finds them.
+    JAX gets one CPU device per core, so that the runs of a sweep are spread over the cores.
+    Products of float32 have full precision (a GPU's default rounds them to 10 bits). Compiled
+    programs are cached on disk, for later processes.
 
     Args:
-        cache_dir: where compiled programs are kept; None is where JAX_COMPILATION_CACHE_DIR says,
-            or a folder for this kind of machine in the user's cache folder.
+        cache_dir: folder of compiled programs; None: the one that JAX_COMPILATION_CACHE_DIR names,
+            or else a folder for this type of machine in the user's cache folder.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", cores or 1)
@@ -45,13 +45,13 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
 
 
 def check_process() -> None:
-    """Refuse to compute in a process that was forked after JAX had started: it would wait for ever.
+    """Raise an error in a process that was forked after JAX had started: JAX would deadlock there.
 
-    From the first call on, a fork is warned of once. Processes started by `spawn`, by `subprocess`
-    or by joblib's loky are none.
+    After the first call, the first fork of this process causes a warning. Processes started by
+    `spawn`, `subprocess` or joblib's loky are not forks.
 
     Raises:
-        RuntimeError: it was forked.
+        RuntimeError: this process was forked after JAX had started.
     """
     if _FORKED:
         raise RuntimeError(f"this process was forked after JAX had started: {SPAWN}")
@@ -73,8 +73,8 @@ def _warn_of_forks() -> None:
 def programs_folder(parent: pathlib.Path) -> pathlib.Path:
     """Return the folder of compiled programs for this processor and jaxlib, below a parent.
 
-    Nodes of a cluster may share a home and differ in what their processors can do: a program that
-    was compiled for another one is refused, or ends the process at its first instruction.
+    Nodes of a cluster may share a home folder and have different processors. A program compiled
+    for another processor fails to load, or crashes at an unknown instruction.
     """
     can = f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
     mark = hashlib.sha256(f"{can} jaxlib {jaxlib.__version__} {NAMING}".encode()).hexdigest()[:12]
@@ -86,19 +86,19 @@ def compile_lowered(
 ) -> jax.stages.Compiled:
     """Compile a lowered program with the options of its platform.
 
-    On a CPU the program loses the names that JAX gives its operations. XLA's fusion emitters write
-    `dynamic_slice.116` (a name of JAX's) and `dynamic-slice.116` (XLA's own) as functions of one
-    name: the program then calls the wrong one, or itself until the process dies. Without JAX's
-    names no two are alike (docs/notebook/performance.md).
+    On a CPU, JAX's names of operations are removed from the program first. XLA's fusion emitters
+    turn `dynamic_slice.116` (JAX's name) and `dynamic-slice.116` (XLA's) into functions of the same
+    name. The program then calls the wrong function, or recurses until the process dies. Without
+    JAX's names, all names are different (docs/notebook/performance.md).
 
     Args:
         lowered: the program; on a CPU it is changed.
         platform: as JAX names it: `cpu`, `gpu`, ...
-        barriers: whether optimization barriers stay to the end. XLA drops them before it fuses, and
-            then computes cheap arrays again in each of their consumers, even where `linalg.settle`
-            asks it not to. A version of XLA without a pass of this name ignores the option.
-        emitters: whether XLA's fusion emitters generate the code; if not, its older generator does,
-            in a version of XLA that has both.
+        barriers: whether optimization barriers stay until the end. By default XLA drops them before
+            it fuses, and then computes cheap arrays again in each consumer in spite of
+            `linalg.add_barrier`. A version of XLA without this pass ignores the option.
+        emitters: whether XLA's fusion emitters generate the code. If False, XLA's older generator
+            does, in a version of XLA that has both.
     """
     if platform != "cpu":
         return lowered.compile()
@@ -117,7 +117,7 @@ def compile_lowered(
 
 
 def describe() -> dict[str, str | int]:
-    """Return the machine as results name it: platform, device kind and count, cores."""
+    """Return the machine's attributes for results: platform, device kind and count, CPU, cores."""
     device = jax.devices()[0]
     return {
         "platform": device.platform,
@@ -129,10 +129,10 @@ def describe() -> dict[str, str | int]:
 
 
 def _cpuinfo(*fields: str) -> str:
-    """Return what Linux says of the first processor under the first of these names; else nothing.
+    """Return the first of these fields in Linux's description of the processor, or "".
 
     Args:
-        fields: names of one thing on different processors.
+        fields: names of the same property on different processors.
     """
     try:
         lines = CPUINFO.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What changes from round to round: the queue, the policy's state, what is recorded."""
+"""The state that a run carries from round to round: queue, policy, recorders and dynamics."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,15 +26,15 @@ NEVER = np.iinfo(np.int32).max
 
 
 class Attempt(NamedTuple):
-    """A query in service, or nobody.
+    """The attempt on a service channel, or an empty channel.
 
     Attributes:
-        action: which query, which servers.
-        utilities: [N] true utilities of the query when it was begun.
-        choice: [] int32 position in `action.servers` of the answer that pleases, K for none.
-        active: [] bool whether there is one.
-        last: [] int32 its last round.
-        answered: [] bool whether any of the servers answers; None where all always do.
+        action: the query's slot and the servers.
+        utilities: [N] true utilities of the query when the attempt began.
+        choice: [] int32 position in `action.servers` of the accepted answer, K for none.
+        active: [] bool whether a query is in service.
+        last: [] int32 last round of the attempt.
+        answered: [] bool whether any of the servers answers; None if all always answer.
     """
 
     action: Action
@@ -46,13 +46,13 @@ class Attempt(NamedTuple):
 
 
 class PendingFeedback(NamedTuple):
-    """What is learnt from an attempt, at once or later.
+    """The feedback of an attempt, which the policy receives at once or later.
 
     Attributes:
-        query: the slot's leaves of the queue when the attempt ended, leaves [...].
-        action: which query, which servers.
-        choice: [] int32 what the service hears that was chosen.
-        heard: [] bool whether it hears.
+        query: the queue's entry of the slot when the attempt ended, leaves [...].
+        action: the query's slot and the servers.
+        choice: [] int32 the reported choice; it is wrong if the user only pretends satisfaction.
+        heard: [] bool whether the policy receives the feedback.
     """
 
     query: Any
@@ -65,13 +65,13 @@ class DynamicsState(NamedTuple):
     """State of the user and service dynamics.
 
     Attributes:
-        return_round: [C] int32 the round from which a slot's query waits: past if it does, `NEVER`
-            while it is in service.
-        patience: [C] int32 rounds that it will still wait unserved; None: any number.
-        attempts: the attempt in service, or those of several channels, leaves [c, ...]; None where
+        return_round: [C] int32 round from which each slot's query waits (in the past if it already
+            waits); `NEVER` while it is in service.
+        patience: [C] int32 rounds that it will still wait unserved; None: unlimited.
+        attempts: the attempt in service, leaves [...], or with c > 1 channels [c, ...]; None if
             each attempt ends in its round.
-        pending: feedback not yet delivered, leaves [delay, c, ...]: that of round t at
-            (t - 1) mod delay; None where feedback is immediate.
+        pending: feedback not yet delivered, leaves [delay, c, ...], with that of round t at index
+            (t - 1) mod delay; None if feedback is immediate.
     """
 
     return_round: Array
@@ -81,20 +81,20 @@ class DynamicsState(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What changes from round to round.
+    """The state that a run carries from round to round.
 
     Attributes:
         queue: the masked queue.
         slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
-            runs along contiguous slots; None for a pooled source or one whose rows change or come
-            together, and for a policy that needs no contexts.
-        arrived: [] bool A(t-1), whether any arrived.
-        newest: [] int32 slot of x^(t-1), the last of several.
-        state: the policy's.
-        recorded: the states of the recorders, by name; those of `ALWAYS` among them.
-        overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
+            runs along contiguous slots. None if the policy needs no contexts, or if the source has
+            a pool, has a log, or may let several queries arrive per round.
+        arrived: [] bool A(t-1), whether any query arrived in the previous round.
+        newest: [] int32 slot of x^(t-1), the query that arrived then (the last one of several).
+        state: the policy's state.
+        recorded: the states of the recorders, by name, including those of `STANDARD`.
+        overflow: [] int32 the first round in which a query found no free slot, or 0.
         peak: [] int32 the most slots taken so far.
-        breach: the first action that breaks the contract; None where nobody watches.
+        breach: the first action that breaks the contract; None if actions are not checked.
         dynamics: state of the user and service dynamics; None in the paper's model, whose queries
             all wait.
     """
@@ -112,7 +112,7 @@ class Carry(NamedTuple):
 
     @property
     def length(self) -> Array:
-        """[] int32 Q(t): the recorder's, since a second number would be copied every round."""
+        """[] int32 Q(t), read from its recorder: a second copy would cost time every round."""
         length: Array = self.recorded[QueueLength.name]
         return length
 
@@ -125,11 +125,11 @@ def start(
 
     Args:
         policy: decides and learns.
-        problem: shapes.
-        instance: the run's fixed part.
+        problem: the static settings.
+        instance: the part of the run that is fixed before round 1.
         capacity: C.
-        watched: whether every action is held against the contract.
-        recording: what is recorded.
+        watched: whether every action is checked against the contract.
+        recording: the recorders.
     """
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     needs = read_needs(policy)
@@ -140,7 +140,7 @@ def start(
     queue = queueing.empty_queue(capacity, counted, needs.entry_rounds, numbered)
     return Carry(
         queue,
-        # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
+        # Not an empty array: jaxlib 0.11 crashes on one in a program for several devices.
         None if problem.pooled or moving or not needs.contexts else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
@@ -158,7 +158,7 @@ def start(
 def _start_dynamics(
     policy: Policy, problem: Problem, dynamics: Dynamics, queue: Queue
 ) -> DynamicsState:
-    """Return what is kept of nobody."""
+    """Return the state of the dynamics before round 1."""
     none, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
     size = problem.assortment_size
     marked = read_needs(policy).smaller_assortments or (problem.outages and size > 1)

@@ -1,4 +1,4 @@
-"""What a run draws before its first round, and no policy can influence."""
+"""The part of a run that is drawn before its first round, so that no policy can influence it."""
 
 from typing import NamedTuple
 
@@ -13,15 +13,16 @@ from cqbjax.core.types import Action, Problem, Queue, Source, Workload, draws_ar
 
 
 class Instance(NamedTuple):
-    """What does not change during a run.
+    """The part of a run that is fixed before round 1.
 
     Attributes:
         key: the run's key.
         workload: contexts, utilities, arriving rows.
-        arrivals: [T] bool A(t); [T] int32, how many arrive, where several may.
-        choice_uniforms: [T] the choice uniforms U; [T, c] where several are served at a time.
-        dynamics: what users and the service do beside the paper's; None: nothing.
-        run_length: T as numbers where this has room for more rounds; None where it has not.
+        arrivals: [T] bool A(t); if several queries may arrive per round, [T] int32, their number.
+        choice_uniforms: [T] the choice uniforms U; with c > 1 channels [T, c].
+        dynamics: user and service dynamics that differ from the paper's, or None.
+        run_length: T and T^(-1/2) of this run if the arrays were drawn for a longer horizon, else
+            None.
     """
 
     key: Array
@@ -44,12 +45,13 @@ def draw_instance(
     Args:
         key: the run's key, `rng.run_key(seed)`.
         source: where queries come from.
-        arrival_rate: [] lambda, queries a round.
-        problem: shapes.
-        until: T as numbers where the problem has room for more rounds: those are not drawn.
+        arrival_rate: [] lambda, queries per round.
+        problem: the static settings.
+        until: T and T^(-1/2) of this run if `problem` has a longer horizon. Most of the later
+            rounds are then not drawn.
 
     Raises:
-        ValueError: several queries may come in a round, and the source does not say when.
+        ValueError: several queries may arrive per round, and the source draws no arrivals.
     """
     with rng.limit_draws(until):
         return _draw(key, source, arrival_rate, problem)._replace(run_length=until)
@@ -61,7 +63,7 @@ def _draw(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> 
     if isinstance(source, Scenario):
         dynamics, source = source.draw_dynamics(key, problem), source.source
     uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
-    # What a source makes of the rate, such as its slackness, is of a place's share of it.
+    # A source uses the rate of one channel, for example for its slackness.
     share = arrival_rate if problem.channels == 1 else arrival_rate / problem.channels
     workload = source.draw_workload(key, share, problem)
     if draws_arrivals(source):
@@ -82,16 +84,17 @@ def _draw(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> 
 def choice_uniform(
     problem: Problem, instance: Instance, queue: Queue, action: Action, drawn: Array
 ) -> Array:
-    """Return the uniform of an attempt's choice: its round's, or the one that is kept.
+    """Return the uniform of an attempt's choice.
 
-    A kept one is at the address of seed, server, and prompt or round of arrival, so that a server
-    that is asked again is judged as before, and all policies meet the same verdicts.
+    With `problem.outcome` "attempt" this is the round's uniform. Otherwise it is determined by
+    seed, server, and prompt (or round of arrival), so that a server that is asked again succeeds or
+    fails as before, and all policies meet the same outcomes.
 
     Args:
-        problem: says by `outcome` what a verdict is drawn for.
-        instance: the run's fixed part.
-        queue: before the attempt.
-        action: which query, which server.
+        problem: the static settings.
+        instance: the part of the run that is fixed before round 1.
+        queue: the queue before the attempt.
+        action: the query's slot and the server.
         drawn: [] the round's uniform.
     """
     if problem.outcome == "attempt":

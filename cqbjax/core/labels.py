@@ -1,19 +1,19 @@
-"""How several rooms name the same things: the optimal policy, servers, and the paper's data."""
+"""Names shared by several packages: the optimal policy, servers, and the paper's data."""
 
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# The label of the yardstick: the policy that regret is measured against.
+# The label of the oracle: the policy that regret is measured against.
 OPTIMAL = "optimal"
-# The attribute of an array that is one server's: its number.
+# The attribute of an array of one server's values: the number of that server.
 SERVER = "server"
-# The dimension of arrays that hold a number for each LLM; its coordinate is their names.
+# The dimension of arrays with one number per LLM; its coordinate holds the LLMs' names.
 LLM = "llm"
-# The attribute of a point that names its servers, in their order: see `join_names`.
+# The attribute of a grid point with the names of its servers, in order: see `join_names`.
 SERVERS = "servers"
-# `source` in small letters -> the paper's name of the dataset.
+# `source` in lower case -> the paper's name of the dataset.
 PAPER_DATASETS = {
     "synthetic": "Synthetic",
     "sprout": "Sprout",
@@ -24,18 +24,18 @@ PAPER_DATASETS = {
 }
 
 
-# Whose data are (`provenance`): said once, where they are read or made, and read everywhere else.
-# The paper's own; real ones in place of them; made-up ones in place of them; somebody's own.
+# Values of `provenance`: the paper's data; a proxy dataset; generated data; a user's data. Code
+# that reads or generates data sets it, and all other code reads it.
 PAPER, PROXY, GENERATED, USER_DATA = "paper", "stand-in", "generated", "own"
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return names, which may hold any letters, as one text that `split_names` splits."""
+    """Return names, which may hold any characters, as one string that `split_names` splits."""
     return json.dumps(list(names), ensure_ascii=False)
 
 
 def split_names(text: str) -> list[str]:
-    """Return the names in a text of `join_names`, or of an older result (joined by commas)."""
+    """Return the names in a string of `join_names`, or of an older result (joined by commas)."""
     if text.startswith('["'):
         names: list[str] = json.loads(text)
         return names
@@ -43,7 +43,7 @@ def split_names(text: str) -> list[str]:
 
 
 def command(name: str) -> str:
-    """Return how a user starts a command: `cqbjax NAME`, or its script in a checkout."""
+    """Return the command line of a command: `cqbjax NAME`, or its script in a checkout."""
     script = Path("scripts") / f"{name}.py"
     in_checkout = (Path(__file__).parents[2] / script).is_file()
     installed = sys.argv[0].startswith("cqbjax ") or not in_checkout

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used."""
+"""Lazy packages: their names are imported on first use."""
 
 import ast
 import functools

@@ -9,7 +9,7 @@ from jax import Array
 
 from cqbjax.core import linalg
 
-# Assortments that stand for all of them in a mean over assortments.
+# The most assortments that a mean over assortments takes; of more it takes a random sample.
 SOME_ASSORTMENTS = 64
 
 
@@ -34,7 +34,7 @@ def departure_rate(utilities: Array) -> Array:
         utilities: [..., K].
 
     Returns:
-        [...] probability that the query leaves.
+        [...] probability that the query departs.
     """
     return linalg.total(choice_probabilities(utilities), axis=-1)
 
@@ -129,14 +129,14 @@ def num_assortments(num_servers: int, size: int) -> int:
 def mean_departure_rate(utilities: np.ndarray, size: int) -> np.ndarray:
     """Return the mean of R(x, S) over assortments S, on the host.
 
-    Over all of them where they are few, else over some drawn once for all.
+    If there are more than `SOME_ASSORTMENTS` assortments, the mean is over a fixed random sample.
 
     Args:
         utilities: [..., N].
         size: K.
 
     Returns:
-        [...] probability that a query leaves a uniform assortment.
+        [...] probability that a query departs when it is shown a uniformly random assortment.
     """
     servers = utilities.shape[-1]
     if num_assortments(servers, size) <= SOME_ASSORTMENTS:
@@ -144,7 +144,7 @@ def mean_departure_rate(utilities: np.ndarray, size: int) -> np.ndarray:
     else:
         draws = np.random.default_rng(0)
         mark_choice = [list(draws.permutation(servers)[:size]) for _ in range(SOME_ASSORTMENTS)]
-    # Beyond e^700 a sum overflows, and the rate has long been 1 to the last bit.
+    # Beyond e^700 a sum could overflow; the rate is 1 to the last bit long before.
     weights = np.exp(np.minimum(np.asarray(utilities, float), 700.0))
     mean = np.zeros(utilities.shape[:-1])
     for servers_shown in mark_choice:

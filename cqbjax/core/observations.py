@@ -1,4 +1,4 @@
-"""What a policy sees at the beginning of a round, and what it does not: the true utilities."""
+"""The observation of a policy at the beginning of a round, and the true utilities."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -11,7 +11,7 @@ from cqbjax.core.types import DOWN_UTILITY, LONG_WAIT, Observation, Policy, Prob
 def observe(
     policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array
 ) -> Observation:
-    """Gather what the policy may see at the beginning of a round."""
+    """Return the policy's observation at the beginning of a round."""
     workload, queue, dynamics = instance.workload, carry.queue, instance.dynamics
     slots = carry.slot_features
     features = workload.contexts[queue.row] if slots is None else jnp.moveaxis(slots, -1, 0)
@@ -36,13 +36,13 @@ def observe(
 
 
 def hide_slots(seen: Observation, hidden: Array) -> Observation:
-    """Leave the queries of some slots [C] out of the queue: they are away, or in service."""
+    """Hide the queries of slots [C] that are in the retrial orbit or in service."""
     queue = seen.queue._replace(arrived=jnp.where(hidden, 0, seen.queue.arrived))
     return seen._replace(queue=queue, arrived=seen.arrived & ~hidden[seen.newest])
 
 
 def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
-    """Return the utilities of table rows [...] in a round: [..., N], `DOWN` of who is not there."""
+    """Return utilities of table rows [...] in a round: [..., N], `DOWN_UTILITY` of down servers."""
     drift, dynamics = instance.workload.drift, instance.dynamics
     utilities = instance.workload.utilities[rows]
     if drift is not None:
@@ -53,7 +53,7 @@ def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
 
 
 def _grow_age_column(features: Array, column: int, waited: Array) -> Array:
-    """Multiply a column of the slots' features by what became of it in rounds of waiting [C]."""
+    """Multiply a feature column by the age factor of `waited` [C] rounds (`Problem`)."""
     rounds = jnp.maximum(waited, 0).astype(features.dtype)
     age = jnp.minimum(jnp.log1p(rounds) / jnp.log1p(LONG_WAIT), 1.0)
     here = jnp.arange(features.shape[-1]) == column

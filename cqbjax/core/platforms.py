@@ -1,7 +1,8 @@
-"""Every choice between two ways to write a program, one for a CPU and one for a GPU.
+"""Settings that select between two versions of a program, one for a CPU and one for a GPU.
 
-Both ways compute the same. A program is traced within `use(...)`, and the code that it calls asks
-`get_current()`. Code traced elsewhere, as in a notebook, is written for JAX's default backend.
+Both versions compute the same. A program is traced within `use(...)`, and its code reads the
+settings with `get_current()`. Code traced elsewhere, as in a notebook, is for JAX's default
+backend.
 """
 
 import contextlib
@@ -17,15 +18,15 @@ SETTING = "CQBJAX_PALLAS"
 
 
 class Platform(NamedTuple):
-    """How to write programs for a platform (measurements: docs/notebook/performance.md).
+    """Settings of programs for a platform (measurements: docs/notebook/performance.md).
 
     Attributes:
         barriers: whether `linalg.add_barrier` stops XLA from recomputing arrays in each consumer.
             That pays on a CPU; on a GPU an additional kernel costs more.
         slots: queue slots that a pool scores together. The work of a CPU is proportional to them;
             on a GPU each turn of the loop waits for the device.
-        fused: whether small sums, systems and updates are written number by number, so that they
-            become part of the kernel around them, one thread per run. A CPU is faster with arrays.
+        fused: whether small sums, systems and updates are computed element by element, so that XLA
+            fuses them into the kernel around them, one thread per run. A CPU is faster with arrays.
         kernels: whether Pallas kernels replace plain XLA, on CUDA only.
         interpret: whether JAX interprets these kernels, to test them on a CPU.
     """
@@ -56,13 +57,13 @@ def get(name: str) -> Platform:
 
 
 def get_current() -> Platform:
-    """Return the platform to write for."""
+    """Return the platform for which code is traced now."""
     return _CURRENT.get() or get(jax.default_backend())
 
 
 @contextlib.contextmanager
 def use(platform: Platform) -> Iterator[None]:
-    """Write for this platform, whatever JAX runs on here."""
+    """Trace code for this platform, whatever JAX's default backend is."""
     token = _CURRENT.set(platform)
     try:
         yield

@@ -1,9 +1,10 @@
-"""Frozen dataclasses that are JAX pytrees: what decides code is static, all else is data of a run.
+"""Frozen dataclasses that are JAX pytrees.
 
 A field is one of three things. A number or an array is a leaf: traced, batched by `vmap`, changed
-without recompiling. A `word` is a leaf too: written as a word, it is its number inside a program,
-so that policies that differ in words alone share one program and one batch. What fixes a shape or
-chooses code is `static`: hashed, never traced.
+without recompiling. A field declared with `option` is a leaf too: a user sets it to a string, and
+in a program it is the index of that string, so policies that differ only in options share one
+program and one batch. A field declared with `static` determines a shape or selects code: it is
+hashed, never traced.
 """
 
 import dataclasses
@@ -29,19 +30,19 @@ from jax import Array
 from cqbjax.core.inputs import TableNames, is_number
 
 T = TypeVar("T")
-# What a field of several numbers may be given as.
+# The types in which a field of several numbers may be given.
 Numbers = Array | np.ndarray | Sequence[float]
 
 
 def static(**kwargs: Any) -> Any:
-    """Declare a field that fixes a shape or chooses code: it is hashed, never traced."""
+    """Declare a field that determines a shape or selects code: it is hashed, never traced."""
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 def option(**kwargs: Any) -> Any:
-    """Declare a field of a `Literal` type that is data of a run: a leaf, its word's number.
+    """Declare a field of a `Literal` type that is a leaf: the index of its string.
 
-    Programs read it with `number`, whether it is still a word or a traced number already.
+    Programs read it with `option_index`, which accepts the string or the (traced) index.
     """
     return dataclasses.field(metadata={"option": True}, **kwargs)
 
@@ -77,7 +78,7 @@ def pytree(cls: type[T]) -> type[T]:
         return list(zip(keys, values(tree), strict=True)), flatten(tree)[1]
 
     def unflatten(structure: tuple[Any, ...], children: Any) -> Any:
-        # Not by the constructor: JAX puts objects of its own in place of leaves.
+        # Without the constructor and its checks: JAX may put its own objects in place of leaves.
         tree = object.__new__(made)
         for name, value in zip((*static_names, *names), (*structure, *children), strict=True):
             object.__setattr__(tree, name, value)
@@ -99,39 +100,39 @@ def _literals(cls: Any) -> dict[str, Any]:
 
 
 def option_index(words: Any, value: Any, name: str = "option") -> np.int32 | Array:
-    """Return where a word stands among those of its `Literal` type, from 0.
+    """Return the index of a string in its `Literal` type, from 0.
 
     Args:
         words: the `Literal`.
-        value: one of its words, or its number already (traced, perhaps).
-        name: of the field, for the error.
+        value: one of its strings, or already the index, which may be traced.
+        name: the field's name, for the error.
 
     Raises:
-        ValueError: naming the field and the words.
+        ValueError: naming the field and the allowed strings.
     """
     if value is not None and not isinstance(value, str | int | float):
-        return value  # its number: NumPy's, traced, or what JAX puts in place of a leaf
+        return value  # the index: NumPy's, traced, or JAX's object in place of a leaf
     if value not in get_args(words):
         raise ValueError(f"{name}={value} must be one of {', '.join(get_args(words))}")
     return np.int32(get_args(words).index(value))
 
 
 def as_arrays(tree: T) -> T:
-    """Return a tree with every leaf an array: numbers become floats, numbers of words stay."""
+    """Return a tree with arrays as leaves: numbers become floats, option indices stay int32."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, _array_dtype(leaf)), tree)
 
 
 def _array_dtype(leaf: Any) -> Any:
-    """Return the type that a leaf has as an array: that of words' numbers, or of floats."""
+    """Return the dtype of a leaf as an array: int32 for an option index, else float."""
     whole = getattr(leaf, "dtype", None) == jnp.int32
     return jnp.dtype(jnp.int32) if whole else jnp.result_type(float)
 
 
 def convert_lists(tree: Any, *names: str) -> None:
-    """Turn fields that were given as lists into arrays: for a class's `__post_init__`.
+    """Convert fields that were given as lists to arrays, in a class's `__post_init__`.
 
-    A list would be a tree of numbers, each an argument of the program. An empty one is None where
-    that is the default: a configuration's way to say that there is none.
+    A list would be a tree of numbers, each a separate argument of the program. An empty list
+    becomes None if None is the field's default, so that a configuration can write [] for None.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(tree)}
     for name in names:
@@ -147,10 +148,10 @@ def convert_lists(tree: Any, *names: str) -> None:
 
 
 class Signature(NamedTuple):
-    """What of a tree of arrays decides a program; trees of one kind differ in numbers alone.
+    """Structure and shapes of a pytree; trees with equal signatures share a compiled program.
 
     Attributes:
-        structure: of the tree, its static fields included.
+        structure: the tree's structure, including its static fields.
         leaves: (shape, dtype) of each leaf.
     """
 
@@ -158,32 +159,32 @@ class Signature(NamedTuple):
     leaves: tuple[tuple[tuple[int, ...], Any], ...]
 
     def shapes(self, *batch: int) -> Any:
-        """Return the tree with shapes in place of arrays, behind leading axes."""
+        """Return the tree with `ShapeDtypeStruct` leaves that have the leading axes `batch`."""
         leaves = [jax.ShapeDtypeStruct((*batch, *shape), dtype) for shape, dtype in self.leaves]
         return jax.tree.unflatten(self.structure, leaves)
 
 
 def signature_of(tree: Any) -> Signature:
-    """Return the kind of a tree whose leaves are numbers or arrays."""
+    """Return the signature of a tree whose leaves are numbers or arrays."""
     leaves, structure = jax.tree.flatten(tree)
     return Signature(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
 def signature_as_arrays(tree: Any) -> Signature:
-    """Return the kind that a tree has as arrays (`arrays`), without making them.
+    """Return the signature of `as_arrays(tree)`, without creating the arrays.
 
     Raises:
-        TypeError: a leaf is no number.
+        TypeError: a leaf is not a number.
     """
     leaves, structure = jax.tree.flatten(tree)
     for leaf in leaves:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
-            jnp.asarray(leaf, float)  # which refuses what is no number
+            jnp.asarray(leaf, float)  # raises TypeError if it is not a number
     return Signature(structure, tuple((np.shape(leaf), _array_dtype(leaf)) for leaf in leaves))
 
 
 def check_numbers(tree: Any) -> None:
-    """Refuse what is no number in a field of one, of a class of this package and those inside it.
+    """Check that numeric fields hold numbers, also in nested objects of this package's classes.
 
     Raises:
         ValueError: naming the field.
@@ -213,10 +214,10 @@ def check_numbers(tree: Any) -> None:
 
 
 def check_options(instance: Any) -> None:
-    """Refuse a field that is none of the words of its `Literal` type.
+    """Check that each field of a `Literal` type has one of the allowed strings.
 
     Raises:
-        ValueError: naming the field and the words.
+        ValueError: naming the field and the allowed strings.
     """
     kind: Any = type(instance)
     for name, words in _literals(kind).items():

@@ -1,4 +1,4 @@
-"""The fixed-capacity masked queue: push, remove, and the rules by which a query is picked.
+"""The fixed-capacity masked queue: push, serve, and the rules that pick a query.
 
 A new query takes the lowest free slot, so a run is the same at any capacity that does not overflow.
 """
@@ -13,8 +13,8 @@ from jax import Array
 from cqbjax.core import linalg, mnl, pytree
 from cqbjax.core.types import Queue
 
-# Rules that look at no features, and `joint`: the query of the highest score. A rule's number is
-# its place here, so a `Rule` has the same number as a `Schedule`.
+# A `Rule` needs no features; a `Schedule` is a rule or `joint`, the query with the highest score.
+# In a program both are the index of the string, which is the same in both types.
 Rule = Literal["oldest", "newest", "least_served", "random"]
 Schedule = Literal["oldest", "newest", "least_served", "random", "joint"]
 OLDEST, NEWEST, LEAST_SERVED, RANDOM, JOINT = range(5)
@@ -31,9 +31,9 @@ def empty_queue(
 
     Args:
         capacity: C.
-        num_servers: N, to count their showings; None counts none.
-        entries: whether to keep when each query entered.
-        numbered: whether to keep each query's number.
+        num_servers: N, if `Queue.shown` counts how often each server is shown; None: no count.
+        entries: whether to store `Queue.entered`, the round in which each query entered.
+        numbered: whether to store `Queue.number`, the number of each query.
     """
     zeros = jnp.zeros(capacity, jnp.int32)
     shown = None if num_servers is None else jnp.zeros((capacity, num_servers), jnp.int32)
@@ -52,7 +52,7 @@ def length(queue: Queue) -> Array:
 
 
 def slot_entry(queue: Queue, slot: Array) -> Queue:
-    """Return what is kept of a slot's query: leaves [...]."""
+    """Return the queue's entry for one slot: leaves [...]."""
     return jax.tree.map(lambda leaf: leaf[slot], queue)
 
 
@@ -63,16 +63,18 @@ def push(
 
     Args:
         queue: [C] slots.
-        rows: [] int32 table row of the query that may come, or [A] of several, in their order.
+        rows: [] int32 table row of the query that may arrive; [A] rows in order of arrival if
+            several may arrive.
         round_: [] int32 round of arrival, from 1.
-        arrives: [] bool, or [] int32 how many of the several come: the first ones.
+        arrives: [] bool whether the query arrives; with A rows, [] int32 n: the first n arrive.
 
     Returns:
-        The queue, the slot taken, by the last of several ([] int32), whether or how many queries
-        found a slot, and whether one was lost for want of a slot.
+        A tuple of the queue; the slot [] int32 of the new query (of the last one if several
+        arrive); whether, or how many, queries found a slot; and whether a query was lost because no
+        slot was free.
     """
     if rows.ndim:
-        # 1 for the first free slot. Of one query a minimum tells it, in fewer steps.
+        # Number of free slots up to each slot. For one query a minimum needs fewer steps (below).
         place = linalg.add_barrier(linalg.running_sum((~mark_waiting(queue)).astype(jnp.int32)))
         here = ~mark_waiting(queue) & (place <= arrives)
         first = (round_ - 1) * len(rows)
@@ -103,7 +105,7 @@ def serve(
     queue: Queue, slot: Array, servers: Array, departs: Array, round_: Array,
     next_row: Array | None = None,
 ) -> Queue:  # fmt: skip
-    """Serve a slot's query once; free the slot where it departs.
+    """Serve a slot's query once; free the slot if the query departs.
 
     Args:
         queue: [C] slots.
@@ -111,7 +113,7 @@ def serve(
         servers: [K] int32 the assortment.
         departs: [] bool.
         round_: [] int32.
-        next_row: [] int32 the table row that the query becomes; None: it stays what it is.
+        next_row: [] int32 the query's table row from now on; None: it does not change.
     """
     here = jnp.arange(queue.row.shape[0]) == slot
     shown = queue.shown
@@ -135,7 +137,7 @@ def pick_marked(mask: Array, uniform: Array) -> Array:
         uniform: [] in [0, 1).
 
     Returns:
-        [] int32 slot; 0 where nothing is marked.
+        [] int32 slot; 0 if no slot is marked.
     """
     words = linalg.pack_bits(mask)
     counts = jax.lax.population_count(words).astype(jnp.int32)
@@ -154,23 +156,23 @@ def pick(
 ) -> Array:
     """Pick one waiting query.
 
-    A rule marks the queries that come first by it, and the floor(u * count)-th of them is taken,
-    which matters where a rule leaves several; `joint` takes the first slot of the highest score. So
-    rules are data: runs that differ in theirs are one program and one batch.
+    Each rule ranks the waiting queries, and `uniform` picks one of those that are tied for first
+    place. `joint` picks the highest score, and the first slot in a tie. The schedule is an input of
+    the program, so runs with different schedules share one program and one batch.
 
     Args:
         schedule: `oldest` (FIFO), `newest` (LIFO), `least_served` (round-robin: uniformly among the
-            queries served least often), `random`, or `joint` (the highest score); a word, or its
-            number.
+            queries served least often), `random`, or `joint` (the highest score); the string or its
+            index.
         queue: [C] slots.
-        uniform: [] in [0, 1), used by the random rules.
-        score: [C] of each slot's query, for `joint`; None where that cannot be asked for.
+        uniform: [] in [0, 1), breaks ties.
+        score: [C] score of each slot's query, for `joint`; None if `joint` is not allowed.
 
     Returns:
         [] int32 slot.
 
     Raises:
-        ValueError: for a rule that there is none of.
+        ValueError: for an unknown rule.
     """
     rule = pytree.option_index(Rule if score is None else Schedule, schedule, "schedule")
     here = mark_waiting(queue)
@@ -182,6 +184,6 @@ def pick(
     slot = pick_marked(here & (rank == jnp.min(rank)), uniform)
     if score is None:
         return slot
-    # Apart: counting what the highest score marks would take a round a fifth longer.
+    # Not through `pick_marked`: counting the marks of the highest score slows a round by a fifth.
     best = linalg.first_argmax(jnp.where(here, score, -jnp.inf))
     return jnp.where(rule == JOINT, best, slot)

@@ -1,4 +1,4 @@
-"""Randomness by address: every draw is named by (seed, round, stream).
+"""Random numbers by address: each draw is determined by (seed, round, stream).
 
 Adding a stream, a seed, a round or a policy never changes another draw, so every policy meets the
 same arrivals, contexts and choice uniforms: the coupling process of the paper's appendix.
@@ -23,9 +23,9 @@ from cqbjax.core.inputs import is_integer
 # Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
-# Seeds of runs lie below.
+# Seeds of runs are smaller.
 MAX_SEED = 2**31
-# Rounds that are drawn at once where a program has room for more than a run has.
+# Rounds drawn per loop iteration if a program was compiled for a longer horizon than the run's.
 BLOCK = 64
 
 
@@ -55,11 +55,13 @@ class Stream(enum.IntEnum):
 
 
 def run_key(seed: Array | int) -> Array:
-    """Return the key of the run with this seed: on CPU and GPU, and however JAX's PRNG is set.
+    """Return the key of the run with this seed.
+
+    The key is the same on CPU and GPU, and for every setting of JAX's default PRNG.
 
     Raises:
-        ValueError: a number out of range, of which JAX takes the last 32 bits. Under `jax.vmap`
-            seeds are arrays, which are not checked.
+        ValueError: the seed is out of range (JAX would silently use its last 32 bits). Arrays, as
+            under `jax.vmap`, are not checked.
     """
     if not isinstance(seed, Array) and not (is_integer(seed) and 0 <= seed < MAX_SEED):
         raise ValueError(f"seed={seed} must be a whole number from 0 to 2^31 - 1")
@@ -77,11 +79,11 @@ def stream_key(key: Array, stream: Stream) -> Array:
 
 
 def batchable_key(key: Array) -> Array:
-    """Return keys for JAX's rejection samplers, such as its gamma: the draws are the same.
+    """Return the key for JAX's rejection samplers, such as gamma; it does not change the draws.
 
-    For a batch JAX carries those out one number after another, unless the key is of its own kind
-    and the program for a GPU: then all numbers take their turns together. They are the same only
-    while `jax_threefry_partitionable` is on, as by default.
+    JAX samples a batch one number after another, except on a GPU with a key of JAX's own type: then
+    it samples the whole batch in parallel. For a GPU program this returns such a key, if
+    `jax_threefry_partitionable` is on (the default); without it the draws would differ.
     """
     # JAX's settings are attributes that its types do not list.
     partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
@@ -91,14 +93,15 @@ def batchable_key(key: Array) -> Array:
 
 
 def uniform(key: Array, stream: Stream) -> Array:
-    """Draw one uniform in [0, 1) from a stream of a round's key, of 23 bits in any precision."""
+    """Draw one uniform in [0, 1) from a stream of a round's key, with 23 bits at any precision."""
     return jax.random.uniform(stream_key(key, stream), dtype=jnp.float32).astype(float)
 
 
 def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
     """Draw the uniforms of one stream for many rounds at once: [T], the same as round by round.
 
-    Those after the last round of a shorter run (`extent.drawing`) are zero, about.
+    Within `limit_draws`, only the blocks of `BLOCK` rounds that the run reaches are drawn; the
+    others are zero. If `BLOCK` does not divide T, all rounds are drawn.
     """
     rounds, until = jnp.asarray(rounds), rng.current_run_length()
     drawn = jax.vmap(lambda t: uniform(round_key(key, t), stream))
@@ -117,9 +120,9 @@ def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
 def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
     """Draw standard normals from a stream of a round's key; the bits are equal on CPU and GPU.
 
-    The bits are threefry's, as `jax.random.normal` uses them, but both words of a block are used
-    and the rounds are written out, so that bits and normals are one vectorised loop: twice as fast
-    on a CPU, where nine samples a round (K = 2) are a good part of all work at d = 384.
+    The bits are threefry's, as in `jax.random.normal`, but both words of a block are used and the
+    cipher's rounds are unrolled, so that bits and normals are one vectorised loop. This is twice as
+    fast on a CPU, where nine samples per round (K = 2) are a large part of the work at d = 384.
 
     Args:
         key: the round's key.
@@ -128,11 +131,11 @@ def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
     """
     size = math.prod(shape)
     counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
-    # Settled: within the joining below, each number would compute the cipher's whole block anew.
+    # Without a barrier, XLA computes the cipher's block again for each number joined below.
     words = linalg.add_barrier(
         threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
     )
-    # One long row, settled before it is reshaped: in short rows XLA computes number by number.
+    # A barrier before the reshape keeps one long row: XLA does not vectorise short rows.
     drawn = linalg.add_barrier(jnp.concatenate([_normal(word) for word in words])[:size])
     return drawn.reshape(shape).astype(float)
 
@@ -169,12 +172,12 @@ def _normal(word: Array) -> Array:
 def _fold_in(key: Array, number: Array | int) -> Array:
     """Return the words of the key under a number's address."""
     words = threefry(key, jnp.uint32(0), jnp.asarray(number).astype(jnp.uint32))
-    # Settled, so that a long draw does not derive its key again for each number.
+    # A barrier, so that a long draw does not derive its key again for each number.
     return linalg.add_barrier(jnp.stack(words))
 
 
 def _blocks(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return both words of one block for each element of a shape below 2^32 elements."""
+    """Return both words of one block for each element of a shape with fewer than 2^32."""
     counter = jnp.arange(math.prod(shape), dtype=jnp.uint32)
     first, second = threefry(key, jnp.uint32(0), counter)
     return first.reshape(shape), second.reshape(shape)
@@ -186,15 +189,15 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    """Return random bits, `bit_width` of them in each element."""
+    """Return random unsigned integers of `bit_width` bits."""
     first, second = _blocks(key, shape)
     if bit_width == 64:
         return (first.astype(jnp.uint64) << 32) | second.astype(jnp.uint64)
     return (first ^ second).astype(f"uint{bit_width}")
 
 
-# JAX's threefry, bit for bit, with the cipher's rounds written out. On a CPU JAX's own keeps them
-# in loops of small kernels, some 320 in a round of ACQB, which take long to compile too.
+# JAX's threefry, bit for bit, with the cipher's rounds unrolled. On a CPU, JAX's version runs them
+# in loops of small kernels, about 320 per round of ACQB, which also compile slowly.
 WRITTEN_OUT = define_prng_impl(
     key_shape=(2,),
     seed=threefry_prng_impl.seed,
@@ -207,11 +210,11 @@ WRITTEN_OUT = define_prng_impl(
 
 
 class RunLength(NamedTuple):
-    """The horizon of a run whose program was compiled for a longer one.
+    """The horizon of a run whose program was compiled for a longer horizon.
 
     Attributes:
-        rounds: [] int32 T. What is drawn for later rounds is of no account.
-        root: [] T^(-1/2), rounded once, as where T is known when a program is traced.
+        rounds: [] int32 T. Draws for later rounds are not used.
+        root: [] float32 T^(-1/2), with the same rounding as in a program compiled for T.
     """
 
     rounds: Any
@@ -222,18 +225,18 @@ _CURRENT: ContextVar[RunLength | None] = ContextVar("extent", default=None)
 
 
 def run_length(horizon: int) -> RunLength:
-    """Return the extent of a horizon."""
+    """Return the `RunLength` of a horizon T."""
     return RunLength(np.int32(horizon), np.asarray(horizon**-0.5, np.float32))
 
 
 def current_run_length() -> RunLength | None:
-    """Return the extent of the runs that are drawn; None where a program is of their horizon."""
+    """Return the length set by `limit_draws`; None if the program has the run's horizon."""
     return _CURRENT.get()
 
 
 @contextlib.contextmanager
 def limit_draws(extent: RunLength | None) -> Iterator[None]:
-    """Draw no more rounds than these, about."""
+    """Draw, within this context, only the blocks of rounds that a run of this length reaches."""
     token = _CURRENT.set(extent)
     try:
         yield

@@ -1,7 +1,7 @@
 """A scenario: a source with user and service dynamics that extend the paper's model.
 
 In the paper, an unsatisfied query waits for the next round, one query is served per round, and all
-LLMs are always available. `UserModel` and `ServiceModel` are the base classes of what differs (see
+LLMs are always available. Subclasses of `UserModel` and `ServiceModel` define other dynamics (see
 `cqbjax.dynamics`). A model draws all its random numbers before the first round, from the run's key,
 so that every policy meets the same ones.
 """
@@ -22,12 +22,12 @@ from cqbjax.core.types import Problem, Source, Workload
 
 
 class Reaction(NamedTuple):
-    """What a user does whose attempt failed.
+    """What a user does after a failed attempt.
 
     Attributes:
         leaves: [] bool whether the user gives up.
         pretends: [] bool whether giving up looks like satisfaction to the service.
-        away: [] int32 rounds until the query waits again; 1 is the paper's: the next round.
+        away: [] int32 rounds until the query waits again; 1 (the next round) in the paper.
     """
 
     leaves: Array
@@ -35,20 +35,21 @@ class Reaction(NamedTuple):
     away: Array
 
 
-# What the paper's user does.
+# In the paper, a user never gives up, and the query waits again in the next round.
 _NO: Any = np.bool_(False)
 _NEXT: Any = np.int32(1)
 PAPER_REACTION = Reaction(_NO, _NO, _NEXT)
 
 
 class UserModel:
-    """What users do who are not satisfied: a frozen pytree dataclass, each method for one run.
+    """Base class of user dynamics: what unsatisfied users do.
 
-    Made from this, a class says what is otherwise; several are combined: who gives up by one of
-    them does, and who is away by several is away for the longest.
+    A subclass is a frozen pytree dataclass that overrides only what differs from the paper. Its
+    methods handle one run, without a batch axis. If a scenario has several user models, a query
+    abandons if any model says so, its patience is the minimum, and its return delay the maximum.
 
     Attributes:
-        matches_paper: whether nothing is otherwise.
+        matches_paper: whether the model, with its settings, is the paper's.
     """
 
     matches_paper: bool = False
@@ -57,41 +58,44 @@ class UserModel:
         """Raise ValueError, in one sentence, for a setting out of range."""
 
     def draw(self, key: Array, problem: Problem) -> Any:
-        """Draw what reactions are made of: a tree whose leaves are [T, c, ...].
+        """Draw the random numbers that `react` uses: a pytree with leaves [T, c, ...].
 
-        `key` is this kind's own.
+        No other model uses `key`.
         """
         return ()
 
     def draw_patience(self, key: Array, problem: Problem) -> Array | None:
-        """Draw how many rounds a query bears to wait unserved: [T, A] int32 of who comes when.
+        """Draw each arriving query's patience: [T, A] int32, by round of arrival.
 
-        None: any number.
+        Patience is the number of rounds that a query waits unserved before it leaves. None:
+        unlimited.
         """
         return None
 
     def react(self, drawn: Any, attempts: Array) -> Reaction:
-        """Say what a user does after so many attempts ([] int32, from 1), the last one failed.
+        """Return what a user does after a failed attempt, the `attempts`-th ([] int32, from 1).
 
-        `drawn` is of the round and the place: leaves [...].
+        `drawn` holds the draws for this round and service channel: leaves [...].
         """
         return PAPER_REACTION
 
 
 class ServiceModel:
-    """What the service can do in a round: a frozen pytree dataclass, each method for one run.
+    """Base class of service dynamics: capacity, service times, outages, feedback and prices.
 
-    Made from this, a class says what is otherwise. Of several the most places count, the longest
-    attempt, the longest delay, the servers that are there by all, feedback that none of them loses,
-    and prices by all.
+    A subclass is a frozen pytree dataclass that overrides only what differs from the paper. Its
+    methods handle one run, without a batch axis. If a scenario has several service models, the
+    largest number of channels, the longest service time and the longest delay apply; a server
+    answers if it is available in all models; feedback arrives if no model loses it; and price
+    factors are multiplied.
 
     Attributes:
         channels: c, queries served at a time.
-        delay: rounds after the end of an attempt until its feedback is heard.
-        lasting: whether an attempt may take more than its round.
-        neutral: whether it changes nothing but what is learnt and what is paid: queries fare as
-            without it under a policy that does not learn.
-        matches_paper: whether nothing is otherwise.
+        delay: rounds from the end of an attempt until the policy receives its feedback.
+        lasting: whether an attempt may take more than one round.
+        neutral: whether the model changes only what is learnt or paid. Under a policy that does
+            not learn, the queue is then the same with and without it.
+        matches_paper: whether the model, with its settings, is the paper's.
     """
 
     delay: int = 0
@@ -105,14 +109,17 @@ class ServiceModel:
         return 1
 
     def joined(self, names: TableNames | None) -> Self:
-        """Return the kind for the names of a source's table; itself where it reads none."""
+        """Return the model with its table in the source's order; itself if it has no table."""
         return self
 
     def check(self, problem: Problem) -> None:
         """Raise ValueError, in one sentence, for a setting out of range."""
 
     def draw(self, key: Array, problem: Problem) -> Any:
-        """Draw what happens when: a tree whose leaves are [T, ...]; `key` is this kind's own."""
+        """Draw the random numbers of all rounds: a pytree with leaves [T, ...].
+
+        No other model uses `key`.
+        """
         return ()
 
     def available(self, drawn: Any) -> Array | None:
@@ -122,8 +129,8 @@ class ServiceModel:
     def service_time(self, drawn: Any, place: Array, prompt: Array, servers: Array) -> Array | None:
         """Return how many rounds the attempt takes, [] int32; None: one.
 
-        `place` is the number of its place, `prompt` the dataset's own number of what is asked,
-        `servers` [K] who serves.
+        `place` is the number of the service channel, `prompt` the number of the prompt in the
+        dataset, and `servers` [K] the assortment.
         """
         return None
 
@@ -132,19 +139,19 @@ class ServiceModel:
         return None
 
     def prices(self, drawn: Any) -> Array | None:
-        """Return by what each server's price is multiplied this round, [N] float; None: by one."""
+        """Return the factors on the servers' prices this round, [N] float; None: 1."""
         return None
 
 
 class Dynamics(NamedTuple):
-    """The kinds of one run, with what they drew.
+    """The user and service models of one run, with their draws.
 
     Attributes:
-        users: of users.
-        service: of service.
-        user_draws: what each drew, leaves [T, c, ...].
-        service_draws: what each drew, leaves [T, ...].
-        patience: [T, A] int32 rounds that who comes bears to wait, or None.
+        users: user models.
+        service: service models.
+        user_draws: draws of each user model, leaves [T, c, ...].
+        service_draws: draws of each service model, leaves [T, ...].
+        patience: [T, A] int32 patience of the queries that arrive, in rounds; None: unlimited.
     """
 
     users: tuple[UserModel, ...]
@@ -155,7 +162,7 @@ class Dynamics(NamedTuple):
 
     @property
     def lasting(self) -> bool:
-        """Whether an attempt may take more than its round."""
+        """Whether an attempt may take more than one round."""
         return any(one.lasting for one in self.service)
 
     def available(self, round_: Array) -> Array | None:
@@ -165,11 +172,11 @@ class Dynamics(NamedTuple):
 
     @property
     def delay(self) -> int:
-        """Rounds after the end of an attempt until its feedback is heard."""
+        """Rounds from the end of an attempt until the policy receives its feedback."""
         return max((one.delay for one in self.service), default=0)
 
     def service_time(self, round_: Array, place: Array, prompt: Array, servers: Array) -> Array:
-        """Return how many rounds an attempt takes that begins now: [] int32."""
+        """Return how many rounds an attempt takes that begins in this round: [] int32."""
         longest = jnp.int32(1)
         for one, mine in self._service:
             own = one.service_time(_at_round(mine, round_), place, prompt, servers)
@@ -182,12 +189,12 @@ class Dynamics(NamedTuple):
         return _combine(said, jnp.logical_and)
 
     def prices(self, round_: Array) -> Array | None:
-        """Return by what prices are multiplied in a round: [N] float, or None."""
+        """Return the factors on prices in a round: [N] float, or None."""
         said = [one.prices(_at_round(mine, round_)) for one, mine in self._service]
         return _combine(said, jnp.multiply)
 
     def react(self, round_: Array, place: Array, attempts: Array) -> Reaction:
-        """Return what the user does whose attempt failed."""
+        """Return what a user does after a failed attempt."""
         leaves, pretends, away = PAPER_REACTION
         for one, drawn in zip(self.users, self.user_draws, strict=True):
             mine = jax.tree.map(lambda leaf: leaf[round_ - 1, place], drawn)
@@ -203,33 +210,33 @@ class Dynamics(NamedTuple):
 
 
 def _at_round(drawn: Any, round_: Array) -> Any:
-    """Return what was drawn for a round."""
+    """Return the draws for a round."""
     return jax.tree.map(lambda leaf: leaf[round_ - 1], drawn)
 
 
 def _combine(said: list[Array | None], together: Callable[[Array, Array], Array]) -> Array | None:
-    """Put together what is said by those who say something; None where nobody does."""
+    """Combine the values that are not None; return None if all are None."""
     told = [one for one in said if one is not None]
     return functools.reduce(together, told) if told else None
 
 
-# By which of its methods a kind says what is otherwise.
+# The methods and attributes by which a model can differ from the paper's.
 METHODS: dict[Any, tuple[str, ...]] = {
     UserModel: ("react", "draw_patience"),
     ServiceModel: ("channels", "available", "service_time", "feedback_arrives", "delay", "prices"),
 }
-# What fixes shapes of a service, and the least that it may be.
+# Attributes of a service model that determine shapes, and their least allowed values.
 MINIMUM = {"channels": 1, "delay": 0}
 
 
 @pytree
 class Scenario:
-    """A source with what users and the service do beside the paper's.
+    """A source with user and service dynamics that differ from the paper's.
 
     Attributes:
         source: where queries come from.
-        users: kinds of `Users`.
-        service: kinds of `Service`.
+        users: instances of `UserModel`.
+        service: instances of `ServiceModel`.
     """
 
     source: Any
@@ -237,14 +244,14 @@ class Scenario:
     service: Any = ()
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the source's shapes, with the places that there are."""
+        """Return the source's problem, with the channels and outages of the service models."""
         channels = max((one.channels for one in self.service), default=1)
         outages = any(type(one).available is not ServiceModel.available for one in self.service)
         problem = self._source.problem(K, horizon)
         return problem._replace(channels=channels, outages=outages)
 
     def check(self, seeds: Any, arrival_rate: float, K: int) -> None:
-        """Refuse what the source or one of the kinds refuses.
+        """Validate the source and all models.
 
         Raises:
             ValueError: in one sentence, naming the setting.
@@ -260,7 +267,7 @@ class Scenario:
             raise ValueError("count must be 1 where a log is replayed")
 
     def uniform_service(self, seeds: Any, arrival_rate: float, K: int) -> float:
-        """Return the source's own, as many times as there are places."""
+        """Return the source's uniform service per channel, times the number of channels."""
         channels = self.problem(K, 1).channels
         return channels * self._source.uniform_service(seeds, arrival_rate / channels, K)
 
@@ -269,7 +276,7 @@ class Scenario:
         return self._source.draw_workload(key, arrival_rate, problem)
 
     def draw_dynamics(self, key: Array, problem: Problem) -> Dynamics | None:
-        """Draw what its kinds draw; None where it has none: the paper's round."""
+        """Draw the random numbers of all models; return None without models (the paper)."""
         if not self.users and not self.service:
             return None
         users, service = tuple(self.users), tuple(self.service)
@@ -289,29 +296,29 @@ class Scenario:
 
 
 def _keys(key: Array, stream: rng.Stream, number: int) -> list[Array]:
-    """Return a key a kind."""
+    """Return a key for each model."""
     at_ = rng.stream_key(rng.round_key(key, 0), stream)
     return [jax.random.fold_in(at_, place) for place in range(number)]
 
 
 def base_source(source: Source) -> Source:
-    """Return a source without its kinds."""
+    """Return the source within a scenario; a source without models returns itself."""
     inside: Source = source.source if isinstance(source, Scenario) else source
     return inside
 
 
 def models_of(source: Source) -> tuple[UserModel | ServiceModel, ...]:
-    """Return the kinds of users, and then of service, that a source has around it."""
+    """Return the user models of a scenario, then its service models; () for a plain source."""
     return (*source.users, *source.service) if isinstance(source, Scenario) else ()
 
 
 def with_dynamics(
     source: Source, users: Sequence[UserModel], service: Sequence[ServiceModel]
 ) -> Source:
-    """Return a source with kinds of users and of service; alone where all are the paper's.
+    """Return a scenario of a source with these models; the source if all are the paper's.
 
     Raises:
-        ContractError: one is no kind, or says nothing.
+        ContractError: a model has the wrong class, or overrides nothing.
     """
     for key, base, kinds in (("users", UserModel, users), ("service", ServiceModel, service)):
         with contract.prefix_errors(key):
@@ -325,11 +332,11 @@ def with_dynamics(
 
 
 def check_model(kind: Any, base: type) -> None:
-    """Check what can be told of a kind by looking.
+    """Check the class and the static settings of a user or service model.
 
     Args:
-        kind: of users or of service.
-        base: `Users` or `Service`.
+        kind: the model.
+        base: `UserModel` or `ServiceModel`.
 
     Raises:
         ContractError: naming the class.
@@ -344,7 +351,7 @@ def check_model(kind: Any, base: type) -> None:
         kind.matches_paper or own,
         f"{name} lacks a method that changes something, one of {', '.join(METHODS[base])}",
     )
-    # This package's refuse their own settings, by their own names.
+    # The models of this package validate these settings themselves, under their fields' names.
     if isinstance(kind, ServiceModel) and contract.is_third_party(kind):
         for key, least in MINIMUM.items():
             value = getattr(kind, key)
@@ -355,9 +362,9 @@ def check_model(kind: Any, base: type) -> None:
 
 
 def oracle_is_heuristic(source: Source) -> bool:
-    """Tell whether the policy `optimal` is a rule of ours, and neither the paper's nor the best.
+    """Return whether `optimal` is only a baseline here, neither the paper's oracle nor the best.
 
-    It is where tastes change, and with any kind that is not neutral.
+    It is if preferences change, or if any model is not neutral.
     """
     changes = any(getattr(one, "changes", False) for one in contract.source_layers(source))
     return changes or not all(getattr(one, "neutral", False) for one in models_of(source))

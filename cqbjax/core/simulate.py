@@ -3,13 +3,13 @@
 The order of a round (README "One round"):
 
     t   see      X_t: the queue and its features
-    1   select   (x_t, S_t) by the policy, once for each place that is free
+    1   select   (x_t, S_t) by the policy, once for each free service channel
     2   choose   U ~ Unif(0, 1), shared by all policies, against the cumulative p_j(x_t, S_t);
-                 or what a log says
+                 or the recorded outcome if the source replays a log
     3   depart   the query leaves iff a server was chosen and the queue was not empty
-    4   learn    the policy's update; nothing is learnt from an empty queue
-    5   arrive   A(t) = (v < rate), or what the source says; who is new is visible from round t + 1
-    6   record   Q(t+1), regret, departures, exploration, and what else is asked for
+    4   learn    the policy's update, which ignores a round with an empty queue
+    5   arrive   A(t) = (v < rate), or the source's draw; new queries are visible from round t + 1
+    6   record   Q(t+1), regret, departures, exploration, and the values of further recorders
 
 User and service dynamics (`core.scenario`) are resolved when the round is traced: without them the
 program is the paper's round.
@@ -36,12 +36,12 @@ __all__ = ["Carry", "Instance", "Segment", "advance", "draw_instance", "run_roun
 
 
 class Decision(NamedTuple):
-    """One round in full, for tests and for looking closely at a run.
+    """One round in full, for tests and for inspecting a run.
 
     Attributes:
-        query: [] int32 arrival round of the served query, 0 where the queue was empty.
-        row: [] int32 its table row.
-        servers: [K] int32, -1 in place of one that a mixed policy did not show.
+        query: [] int32 arrival round of the served query, 0 if the queue was empty.
+        row: [] int32 table row of the served query.
+        servers: [K] int32, with -1 for each server that was not shown.
         choice: [] int32 position in `servers`, K for a retrial.
         explored: [] bool.
         valid: [] bool whether a query was served.
@@ -67,11 +67,11 @@ def run_round(
 
     Args:
         policy: decides and learns.
-        problem: shapes.
-        instance: the run's fixed part.
+        problem: the static settings.
+        instance: the part of the run that is fixed before round 1.
         carry: the state at the beginning of the round.
         round_: [] int32 t, from 1.
-        recording: what is recorded, as `start` was told.
+        recording: the recorders, the same as in `start`.
 
     Returns:
         The state at the beginning of round t + 1, and the round in full.
@@ -90,7 +90,7 @@ def run_round(
     lost_patience, still = None, tried._replace(active=tried.active & ~over)
     unanswered = None if tried.answered is None else over & ~valid
     if carry.dynamics is not None:
-        # Who is in service waits again when the attempt says so.
+        # A query in service returns when its attempt ends (`AttemptRunner.end` sets the round).
         back = jnp.where(taken & (back <= round_), NEVER, back)
         unserved = queueing.mark_waiting(seen.queue) & ~taken
         queue, bears, lost_patience = _decrement_patience(queue, carry.dynamics.patience, unserved)
@@ -98,7 +98,7 @@ def run_round(
     rows, arrives = workload.arrival_rows[round_ - 1], instance.arrivals[round_ - 1]
     queue, newest, came, lost = queueing.push(queue, rows, round_, arrives)
     if carry.dynamics is None:
-        # Kept up to date, not counted: that would be a pass over all slots.
+        # Updated rather than counted, which would be a pass over all slots.
         opened, length = None, carry.length - departed + came
         taken_slots = length
     else:
@@ -130,7 +130,7 @@ def run_round(
 def _decrement_patience(
     queue: Queue, bears: Array | None, unserved: Array
 ) -> tuple[Queue, Any, Any]:
-    """Let who waited unserved [C] bear a round less, and leave after the last one."""
+    """Decrement the patience of unserved queries [C]; remove those that reach zero."""
     if bears is None:
         return queue, None, None
     bears = bears - unserved
@@ -139,7 +139,7 @@ def _decrement_patience(
 
 
 def _admit(instance: Instance, opened: DynamicsState, queue: Queue, round_: Array) -> DynamicsState:
-    """Let who has just come wait, for as long as it bears to."""
+    """Let new queries wait from now on, and set their patience."""
     new, bears, dynamics = queue.arrived == round_, opened.patience, instance.dynamics
     if bears is not None and dynamics is not None and dynamics.patience is not None:
         patience = dynamics.patience[round_ - 1]
@@ -153,11 +153,11 @@ def _admit(instance: Instance, opened: DynamicsState, queue: Queue, round_: Arra
 def _store_features(
     slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array
 ) -> Any:
-    """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
+    """Store the new query's features in its slot, so that no round gathers the whole queue."""
     if slots is None:
         return None
     if platforms.get_current().fused:
-        # Nowhere, rather than what is there once more, which would have to be read.
+        # Without a new query, write out of range: rewriting old values would mean reading them.
         place = jnp.where(here, slot, slots.shape[-1])
         return slots.at[..., place].set(contexts[row], mode="drop")
     mark = (jnp.arange(slots.shape[-1]) == slot) & here
@@ -165,12 +165,15 @@ def _store_features(
 
 
 class Segment(NamedTuple):
-    """Some rounds of a run; traced numbers, or known ones where a GPU counts to them by itself.
+    """A range of rounds that one call of the program simulates.
+
+    The numbers are traced; `every` and `records` are Python integers if the loop is a scan of fixed
+    length (`_repeat_step`).
 
     Attributes:
-        first: [] int32 the first of them.
-        every: [] int32 rounds a record.
-        records: [] int32 how many records.
+        first: [] int32 first round.
+        every: [] int32 rounds per record.
+        records: [] int32 number of records.
     """
 
     first: Any
@@ -182,20 +185,20 @@ def advance(
     policy: Policy, problem: Problem, instance: Instance, carry: Carry, stretch: Segment,
     room: int, recording: Sequence[Recorder] = STANDARD,
 ) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
-    """Run the rounds of a stretch. Its numbers are no shapes: another length is no other program.
+    """Simulate the rounds of a segment; traced numbers in it can change without recompiling.
 
     Args:
         policy: decides and learns.
-        problem: shapes.
-        instance: the run's fixed part.
-        carry: the state before the stretch.
-        stretch: which rounds.
-        room: records that a stretch may have at most.
-        recording: what is recorded.
+        problem: the static settings.
+        instance: the part of the run that is fixed before round 1.
+        carry: the state before the segment.
+        stretch: the segment.
+        room: the most records that a segment may have.
+        recording: the recorders.
 
     Returns:
-        The state afterwards, and by name what recorders read: [room, ...] of those read at
-        recorded rounds, of which the first `stretch.records` count; [...] of those of a run.
+        The state after the segment, and the recorded values by name. Recorders read per round have
+        [room, ...], of which the first `stretch.records` are valid; recorders read per run [...].
     """
 
     def record(number: Array, kept: tuple[Carry, dict[str, Any]]) -> tuple[Carry, dict[str, Any]]:
@@ -216,11 +219,11 @@ def advance(
 
 
 def _repeat_step(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: Any) -> Any:
-    """Take a step for `first`, `first` + 1, and so on, `times` times, known or traced."""
+    """Take a step for `first`, `first` + 1, and so on, `times` times (an integer or traced)."""
     step = jax.jit(step)
     if not isinstance(times, int):
         return jax.lax.fori_loop(first, first + times, step, carry)
-    # Scanned, XLA fuses reading what belongs to a round with what follows: a GPU's kernel less.
+    # In a scan, XLA fuses reading a round's inputs with their use, which saves a GPU kernel.
     numbers = first + jnp.arange(times, dtype=jnp.int32)
     return jax.lax.scan(lambda carry, number: (step(number, carry), None), carry, numbers)[0]
 
@@ -229,9 +232,10 @@ def run_rounds(
     key: Array, policy: Policy, source: Source, arrival_rate: Array | float, problem: Problem,
     capacity: int, states: bool = True,
 ) -> tuple[Decision, Carry]:  # fmt: skip
-    """Run once: every round in full, and what is left at the end, which says if a query was lost.
+    """Simulate one run; return every round in full, and the final state.
 
-    It can be compiled and batched; arguments are those of `trace`.
+    The final state says whether a query was lost (`Carry.overflow`). This function can be compiled
+    and batched; its arguments are those of `trace`.
     """
     instance = draw_instance(key, source, jnp.asarray(arrival_rate, float), problem)
     carry = start(policy, problem, instance, capacity, contract.is_third_party(policy))
@@ -257,15 +261,15 @@ def trace(
         key: the run's key, `rng.run_key(seed)`.
         policy: decides and learns.
         source: where queries come from.
-        arrival_rate: lambda, queries a round.
-        problem: shapes, `source.problem(K, T)`.
+        arrival_rate: lambda, queries per round.
+        problem: the static settings, `source.problem(K, T)`.
         capacity: queue slots.
-        states: whether the policy's state after every round is kept: T times its bytes, which at
-            N = 11, d = 384 and T = 5,000 are 85 GB for ACQB. Without, `state` is ().
+        states: whether to return the policy's state after every round. This takes T times its size:
+            85 GB for ACQB at N = 11, d = 384 and T = 5,000. If False, `state` is ().
 
     Raises:
         QueueOverflow: a query found no free slot.
-        ContractError: an action of a policy that is none of this package's breaks the contract.
+        ContractError: an action of a user-defined policy breaks the contract.
     """
     decisions, carry = run_rounds(key, policy, source, arrival_rate, problem, capacity, states)
     if isinstance(carry.overflow, jax.core.Tracer):
@@ -284,7 +288,7 @@ def trace(
 def make_decision(
     queue: Queue, action: Action, choice: Array, valid: Array, regret: Array, state: Any
 ) -> Decision:
-    """Record one round in full; fields of attempts are [c, ...] where there are several places."""
+    """Return one round in full; with c > 1 channels, the fields of attempts are [c, ...]."""
     slot = action.slot
     return Decision(
         jnp.where(valid, queue.arrived[slot], 0),

@@ -4,7 +4,7 @@ Axis letters, used in every docstring of the package:
 
     T  rounds of the horizon             N  servers (LLMs)
     C  slots of the queue (capacity)     K  servers in an assortment
-    A  most queries that come in a round
+    A  most queries that can arrive in a round
     I  rows of a run's context table     d  dimension of a feature vector
     M  Thompson samples                  B  parameter blocks: N if disjoint, 1 if shared
     S  seeds                             R  recorded rounds
@@ -21,11 +21,11 @@ from cqbjax.core.rng import RunLength
 
 
 class LoggedOutcomes(NamedTuple):
-    """What users did, where a log says it: nothing is drawn from the choice model.
+    """Outcomes recorded in a log; a workload that has them does not use the choice model.
 
     Attributes:
         satisfied: [I] bool whether the first answer to a row satisfies its user.
-        next: [I] int32 the row that the query becomes where it does not: what the user asks next.
+        next: [I] int32 the row of what the user asks next if that answer does not satisfy.
     """
 
     satisfied: Array
@@ -33,14 +33,14 @@ class LoggedOutcomes(NamedTuple):
 
 
 class PreferenceDrift(NamedTuple):
-    """How tastes change, for queries that wait already too.
+    """How preferences change over the rounds, also those of queries that are already waiting.
 
-    In round t a row's utilities are cos_t u + sin_t v, v being `other`.
+    With an angle a_t in round t, the utilities of a row are cos(a_t) u + sin(a_t) v.
 
     Attributes:
-        other: [I, N] v, the utilities at a right angle.
-        cos: [T] of the angle.
-        sin: [T] of the angle.
+        other: [I, N] v, the utilities at the angle pi/2.
+        cos: [T] cos(a_t).
+        sin: [T] sin(a_t).
     """
 
     other: Array
@@ -49,11 +49,11 @@ class PreferenceDrift(NamedTuple):
 
 
 class AnswerCosts(NamedTuple):
-    """What a table knows of its answers beside how they please; policies never see it.
+    """Costs and scores of the answers in a table; policies never see them.
 
     Attributes:
-        dollars: [I, N] what an answer costs, USD.
-        scores: [I, N] its graded quality.
+        dollars: [I, N] cost of each answer, USD.
+        scores: [I, N] graded quality of each answer.
     """
 
     dollars: Array
@@ -67,12 +67,12 @@ class Workload(NamedTuple):
         contexts: [I, d] (disjoint) or [I, N, d] (shared) features of each table row.
         utilities: [I, N] true utilities x' theta*_j (or x_{-j}' theta*): hidden from policies.
         arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives;
-            [T, A] of those that do, in their order, where A > 1.
-        prompts: [I] int32 the dataset's own number of each row (the row itself if it has none).
-        log: what users did where a log says it; None: they choose by the model. Utilities are
-            then whatever ranks queries for the optimal policy.
-        drift: how tastes change; None: never.
-        answer_costs: costs and scores of answers; None where the source knows none.
+            if A > 1, [T, A]: rows of the queries that arrive in round t, in order of arrival.
+        prompts: [I] int32 number of each row's prompt in the dataset (the row itself without one).
+        log: recorded outcomes; None: users choose by the model. With a log, `utilities` only rank
+            the queries for the optimal policy.
+        drift: how preferences change; None: they do not.
+        answer_costs: costs and scores of answers; None if the source has no such table.
     """
 
     contexts: Array
@@ -85,18 +85,18 @@ class Workload(NamedTuple):
 
 
 Parameters = Literal["disjoint", "shared"]
-# By whom what a server's answer is worth to a user is drawn: every attempt, the query, the prompt.
+# How often success is drawn: for every attempt, once per query, or once per prompt.
 Outcome = Literal["attempt", "query", "prompt"]
-# Rounds of waiting whose logarithm counts as one.
+# Rounds of waiting after which the factor of `Problem.age_column` is 1.
 LONG_WAIT = 1e5
-# The utility of a server that does not answer: no weight beside the outside option's, in any sum.
+# The utility of a server that does not answer: exp of it is zero in every sum of weights.
 DOWN_UTILITY = -1e4
-# In place of a server that was not shown.
+# Stands for a server that was not shown.
 NO_SERVER = -1
 
 
 class Problem(NamedTuple):
-    """What fixes shapes: known before anything is compiled, hashable, never traced.
+    """The static settings of a run, which determine array shapes: hashable and never traced.
 
     Attributes:
         num_servers: N.
@@ -104,20 +104,21 @@ class Problem(NamedTuple):
         dim: d.
         num_rows: I, rows of the context table of one run.
         horizon: T, rounds.
-        parameters: `disjoint` (Algorithm 2: one theta_j a server, contexts [I, d]) or `shared`
+        parameters: `disjoint` (Algorithm 2: a theta_j per server, contexts [I, d]) or `shared`
             (Algorithm 1: one theta, features [I, N, d]).
         pooled: whether a table row can arrive more than once (a pool of prompts).
-        num_prompts: P, prompts of the dataset behind the pool; 0 where there is none.
+        num_prompts: P, prompts of the dataset behind the pool; 0 without a dataset.
         policy_contexts: whether a policy maps the source's contexts to others, as ACQB-CL does.
-        max_arrivals: A, how many queries may arrive in a round; 1 is the paper's.
-        channels: c, how many queries are served at a time; 1 is the paper's.
-        has_costs: whether the source knows what answers cost, and their scores.
-        outcome: what a user's verdict on a server is drawn for: each `attempt` (the paper); the
-            `query`, so that a server that failed it fails it for good; or the `prompt`, for
-            whoever asks it. The last two are of K = 1.
+        max_arrivals: A, how many queries may arrive in a round; 1 in the paper.
+        channels: c, how many queries are served at a time; 1 in the paper.
+        has_costs: whether the source has costs and scores of answers.
+        outcome: how often success is drawn: for each `attempt` (the paper); once per `query` and
+            server, so that a server that failed a query always fails it; or once per `prompt` and
+            server, for all users. The last two need K = 1.
         outages: whether some servers may not answer in a round (`Observation.available`).
-        age_column: the feature that grows while a query waits, or None: the table's number there is
-            multiplied by min(1, log(1 + w) / log(1 + `LONG_WAIT`)) in the w-th round of waiting.
+        age_column: index of the feature that grows while a query waits; None: no such feature. In
+            the w-th round of waiting, the table's value is multiplied by
+            min(1, log(1 + w) / log(1 + `LONG_WAIT`)).
     """
 
     num_servers: int
@@ -138,12 +139,12 @@ class Problem(NamedTuple):
 
     @property
     def attempts(self) -> int:
-        """T c, how many attempts there may be: what is learnt from has room for as many."""
+        """T c, the most attempts in a run, and so the length of policies' histories."""
         return self.horizon * self.channels
 
     @property
     def max_queries(self) -> int:
-        """T A, how many queries may come."""
+        """T A, the most queries that can arrive in a run."""
         return self.horizon * self.max_arrivals
 
     @property
@@ -163,14 +164,14 @@ class Queue(NamedTuple):
 
     Attributes:
         row: [C] int32 row of the run's context table.
-        arrived: [C] int32 round of arrival (rounds count from 1), 0 where the slot is free.
-        served: [C] int32 how many times the query was served so far.
-        shown: [C, N] int32 in how many of these times each server was in its assortment, for a
-            policy that needs `offer_counts`, else None.
-        entered: [C] int32 the round in which the query came or was last served, for an
-            policy that needs `entry_rounds`, else None.
-        number: [C] int32 of the query, in the order of arrival from 0, for a recorder that is
-            `numbered`, where several come in a round, else None.
+        arrived: [C] int32 round of arrival (rounds count from 1), 0 for a free slot.
+        served: [C] int32 number of the query's attempts so far.
+        shown: [C, N] int32 in how many of these attempts each server was in the assortment; None
+            unless the policy needs `offer_counts`.
+        entered: [C] int32 round in which the query arrived or was last served; None unless the
+            policy needs `entry_rounds`.
+        number: [C] int32 number of each query in order of arrival, from 0; None unless several
+            queries may arrive per round and a recorder is `numbered`.
     """
 
     row: Array
@@ -185,17 +186,19 @@ class Observation(NamedTuple):
     """What a policy sees at the beginning of round t.
 
     Attributes:
-        problem: the static shapes.
+        problem: the static settings.
         round: [] int32 t, counting from 1.
         queue: X_t as a masked queue.
         features: [C, d] (disjoint) or [C, N, d] (shared) features of each slot's query.
-        arrived: [] bool A(t-1), whether a query arrived in the round before.
-        newest: [] int32 slot of x^(t-1), the last of several; meaningful only if `arrived`.
-        prompts: [C] int32 the dataset's own number of each slot's query.
-        utilities: [C, N] true utilities of each slot's query for a policy that needs
-            `true_utilities`, else None.
-        available: [N] bool which servers answer this round; None where all always do.
-        run_length: T as numbers if the program was compiled for a longer horizon, else None.
+        arrived: [] bool A(t-1), whether a query arrived in the previous round.
+        newest: [] int32 slot of x^(t-1), the query that arrived in the previous round (the last one
+            if several did); meaningful only if `arrived`.
+        prompts: [C] int32 number of each slot's prompt in the dataset.
+        utilities: [C, N] true utilities of each slot's query; None unless the policy needs
+            `true_utilities`.
+        available: [N] bool which servers answer this round; None: all of them, in every round.
+        run_length: T and T^(-1/2) of this run if the program was compiled for a longer horizon,
+            else None.
     """
 
     problem: Problem
@@ -211,17 +214,17 @@ class Observation(NamedTuple):
 
 
 def broadcast_marks(marks: Array, values: Array) -> Array:
-    """Give marks [..., K], or one for all, the axes of values [..., K, ...]."""
+    """Add axes to marks [..., K] to broadcast with values [..., K, ...]; leave a scalar mark."""
     return marks.reshape(*marks.shape, *(1,) * (values.ndim - marks.ndim)) if marks.ndim else marks
 
 
 def mask_hidden(shown: Array | None, values: Array, otherwise: float) -> Array:
-    """Return values [..., K, ...] of the servers that answer, another one of the others.
+    """Return `values` [..., K, ...], with `otherwise` for each server that does not answer.
 
     Args:
-        shown: [..., K] bool which do; None: all.
-        values: of each server of an assortment.
-        otherwise: takes their place.
+        shown: [..., K] bool which servers answer; None: all.
+        values: [..., K, ...] values of the servers of an assortment.
+        otherwise: the value for the other servers.
     """
     return values if shown is None else jnp.where(broadcast_marks(shown, values), values, otherwise)
 
@@ -233,9 +236,9 @@ class Action(NamedTuple):
         slot: [] int32 queue slot.
         servers: [K] int32 distinct server numbers, increasing.
         explored: [] bool whether this is a forced exploration.
-        shown: [K] bool which of them answer; None: all do. A policy of `smaller_assortments`
-            marks at least one; where K > 1 and LLMs may be down, the action that `update` is given
-            marks those that answered.
+        shown: [K] bool which servers answer; None: all. A policy that needs `smaller_assortments`
+            sets it, with at least one True. If K > 1 and LLMs may be down, `update` receives an
+            action in which the simulator has marked the servers that answered.
     """
 
     slot: Array
@@ -245,13 +248,13 @@ class Action(NamedTuple):
 
     @property
     def answering_servers(self) -> Array:
-        """Return the servers, one that answers in place of each that does not: [K] int32."""
+        """Return the servers [K] int32, replacing each that does not answer by one that does."""
         if self.shown is None:
             return self.servers
         return jnp.where(self.shown, self.servers, self.servers[jnp.argmax(self.shown)])
 
     def mask_hidden(self, values: Array, otherwise: float) -> Array:
-        """Return values [K, ...] of those who answer, another one of the others."""
+        """Return `values` [K, ...], with `otherwise` for each server that does not answer."""
         return mask_hidden(self.shown, values, otherwise)
 
 
@@ -260,10 +263,10 @@ class Feedback(NamedTuple):
 
     Attributes:
         choice: [] int32 position in `Action.servers` of the chosen answer; K is the outside option.
-        valid: [] bool False in a round with an empty queue, in which no server answers, or whose
-            feedback is lost: nothing may then be learnt.
-        number: [] int32 of the attempt, 1 .. T c, where several may end in a round; None where it
-            is the round's.
+        valid: [] bool. False if the queue was empty, if no server answered, or if the feedback is
+            lost; the policy must then learn nothing.
+        number: [] int32 number of the attempt, from 1 to T c; None if c = 1, where it equals the
+            round.
     """
 
     choice: Array
@@ -272,19 +275,19 @@ class Feedback(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a policy needs from the simulator; what it does not need costs nothing.
+    """What a policy needs from the simulator, which computes only what is needed.
 
     Attributes:
-        true_utilities: `Observation.utilities` holds the true utilities: the oracle's privilege.
-        contexts: rounds keep `Observation.features`. A policy without contexts serves about as
-            fast as uniform routing, and where more queries arrive its queue starts with the slots
-            that this takes.
+        true_utilities: `Observation.utilities` holds the true utilities, for an oracle.
+        contexts: the policy reads `Observation.features`. A policy that does not is expected to
+            serve about as many queries per round as uniform routing; if more arrive, its queue
+            starts with more slots.
         offer_counts: `Queue.shown` counts the offers of each server to each waiting query.
         entry_rounds: `Queue.entered` holds the round in which each query last joined the queue.
         smaller_assortments: some rounds offer fewer than K servers, so each action has
             `Action.shown`.
-        fusion_emitters: XLA compiles the rounds with its fusion emitters; without them they
-            compile faster and run as fast (`engine.programs`).
+        fusion_emitters: XLA generates a CPU program with its fusion emitters. If False, it may use
+            its older generator, which compiles some policies faster (`engine.programs`).
     """
 
     true_utilities: bool = False
@@ -296,7 +299,7 @@ class Needs(NamedTuple):
 
 
 class Policy(Protocol):
-    """How a query and an assortment are picked, and what is learnt from the choice.
+    """An algorithm that selects a query and an assortment, and learns from the user's choice.
 
     A policy is a frozen pytree dataclass (`core.pytree`): its floats are leaves. Write it for one
     run; `sweep` batches it. The simulator discards what `select` decides for an empty queue. A
@@ -306,43 +309,46 @@ class Policy(Protocol):
     """
 
     def init(self, problem: Problem, contexts: Array) -> Any:
-        """Return the state before round 1, a pytree; `contexts` is the run's table, as observed."""
+        """Return the state before round 1, a pytree.
+
+        `contexts` is the run's context table, in the form that this policy sees.
+        """
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
         """Pick a waiting query and K distinct servers, in increasing order.
 
-        `key` is the round's own key: draw from `rng.Stream` addresses under it.
+        `key` is the key of this round: draw with `rng.uniform(key, rng.Stream.X)` and the like.
         """
 
     def update(
         self, state: Any, observation: Observation, action: Action, feedback: Feedback
     ) -> Any:
-        """Learn from one choice. With `feedback.valid` False no decision may ever change by it."""
+        """Learn from one choice; if `feedback.valid` is False, no later decision may change."""
 
 
 def read_needs(policy: Any) -> Needs:
-    """Return the needs of a policy; the defaults where it declares none."""
+    """Return the needs of a policy, or the defaults if it does not declare them."""
     needs: Needs = getattr(policy, "needs", Needs())
     return needs
 
 
 class Wrapper:
-    """A policy around another one; its needs are those of the policy within.
+    """Base class of a policy that wraps another policy and has the same needs.
 
     Attributes:
-        policy: the policy within.
+        policy: the wrapped policy.
     """
 
     policy: Any
 
     @property
     def needs(self) -> Needs:
-        """Return the needs of the policy within."""
+        """Return the needs of the wrapped policy."""
         return read_needs(self.policy)
 
 
 def blank_action(size: int, marked: bool) -> Action:
-    """Return an action of K servers before any was taken, with `shown` if it is `marked`."""
+    """Return a placeholder action with K servers, and with `shown` if `marked`."""
     shown = jnp.ones(size, bool) if marked else None
     servers = jnp.arange(size, dtype=jnp.int32)
     return Action(jnp.zeros((), jnp.int32), servers, jnp.zeros((), bool), shown)
@@ -351,25 +357,25 @@ def blank_action(size: int, marked: bool) -> Action:
 class Source(Protocol):
     """Where queries come from: a frozen pytree dataclass.
 
-    A query arrives with probability lambda in each round, unless the source is one of
-    `ArrivalSource`; one whose problem says `max_arrivals` above 1 must be. An attribute
-    `changes = True` says that tastes change while queries wait: `optimal` is then a yardstick.
-    Another, `extends = True`, says that programs of longer runs may draw its runs too: what it
-    draws for a round does not follow from the horizon. `testing.check_source` checks a source of
-    one's own.
+    A query arrives with probability lambda in each round, unless the source is an `ArrivalSource`.
+    A source whose problem has `max_arrivals` above 1 must be an `ArrivalSource`. Set the attribute
+    `changes = True` if preferences change while queries wait; the policy `optimal` is then only a
+    baseline, not the best policy. Set `extends = True` if the draws for a round do not depend on
+    the horizon; a program compiled for a longer horizon can then be reused for shorter runs. Check
+    a user-defined source with `testing.check_source`.
     """
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the static shapes of a run."""
+        """Return the static settings of a run."""
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Raise ValueError, in one sentence, for an instance that cannot be drawn."""
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return how many queries a round FIFO serves with uniform assortments, about.
+        """Return approximately how many queries per round FIFO serves with uniform assortments.
 
-        The mean over seeds, or over some of many, of 1 / mean over queries of 1 / (mean over
-        assortments of R(x, S)).
+        For one seed this is 1 / mean_x[1 / mean_S R(x, S)], with means over the queries x and the
+        assortments S. The result is the mean over the seeds, or over a few of them.
         """
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
@@ -377,16 +383,17 @@ class Source(Protocol):
 
 
 class ArrivalSource(Source, Protocol):
-    """A source that says itself when queries arrive."""
+    """A source that draws the rounds in which queries arrive."""
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
-        """Draw A(1), ..., A(T) of the run with this key, `arrival_rate` on average.
+        """Draw A(1), ..., A(T) of the run with this key; their mean is `arrival_rate`.
 
-        [T] bool; where several may come in a round, [T] int32 how many do, at most
-        `max_arrivals`: the first ones of the round's `Workload.arrival_rows`.
+        The result is [T] bool. If several queries may arrive per round, it is [T] int32, the number
+        n of arrivals, at most `max_arrivals`: the queries of the first n rows of the round's
+        `Workload.arrival_rows`.
         """
 
 
 def draws_arrivals(source: Source) -> TypeGuard[ArrivalSource]:
-    """Tell whether a source says itself when queries arrive."""
+    """Return whether a source is an `ArrivalSource`, which draws its arrivals."""
     return hasattr(source, "draw_arrivals")

@@ -54,5 +54,5 @@ def update(recorders: Sequence[Recorder], states: dict[str, Any], round_: Round)
 
 
 def read(recorders: Sequence[Recorder], states: dict[str, Any], per: str) -> dict[str, Any]:
-    """Return the stored values of the recorders with this `per`, by name."""
+    """Return, by name, the stored values of all recorders read per "round" or per "run"."""
     return {one.name: one.read(states[one.name]) for one in recorders if one.per == per}

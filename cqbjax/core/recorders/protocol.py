@@ -1,4 +1,4 @@
-"""What is recorded inside the scan: a recorder is one file, and adding one edits nothing else."""
+"""The contract of recorders, which sum or log a quantity of each run inside the scan."""
 
 import abc
 from collections.abc import Mapping
@@ -11,36 +11,38 @@ from jax import Array
 from cqbjax.core.labels import SERVER
 from cqbjax.core.types import Action, Problem, Queue, Workload
 
-# Compensated sums, as `linalg.add` takes them: the sums, and what rounding has taken off.
+# Compensated sums, as in `linalg.add_compensated`: the sums, and what rounding has taken off.
 Sums = tuple[Array, Array]
 
 
 class Round(NamedTuple):
-    """One round as a recorder sees it: in full, what policies may not see included.
+    """One round as a recorder sees it, including what is hidden from policies.
 
-    Attempts are those that ended in the round: `action` to `departed` have a leading axis [c] where
-    several are served at a time, and so has `gave_up`.
+    The attempts are those that ended in this round. With c > 1 service channels, `action`,
+    `utilities`, `choice`, `valid`, `departed`, `gave_up`, `in_service` and `unanswered` have a
+    leading axis [c].
 
     Attributes:
-        problem: the static shapes.
+        problem: the static settings.
         round: [] int32 t, from 1.
-        world: contexts, utilities, arriving rows of the run.
+        workload: contexts, utilities and arriving rows of the run.
         before: [C] the queue at the beginning of the round.
-        action: what the policy decided.
+        action: the policy's decision.
         utilities: [N] true utilities of the served query.
         choice: [] int32 position in `action.servers`, K for the outside option.
-        valid: [] bool whether a query was served and answered; all else of the service is void if
-            not.
-        departed: [] bool whether it left satisfied.
+        valid: [] bool whether an attempt ended with an answer. If False, ignore `choice`; `action`
+            and `utilities` then have a meaning only if `in_service` or `unanswered`.
+        departed: [] bool whether the query left satisfied.
         after: [C] the queue after the round.
-        length: [] int32 Q(t+1), who could be served in the next round.
-        state: the policy's, after the round.
-        gave_up: [] bool whether it left unsatisfied; None where nobody does.
-        reneged: [C] bool who of `before` left without being served; None where nobody does.
-        in_service: [] bool whether an attempt goes on; None where each ends in its round.
-        prices: [N] by what each server's price is multiplied this round; None: by one.
-        unanswered: [] bool whether a query was picked and none of its servers answers; None where
-            all always do.
+        length: [] int32 Q(t+1), the number of queries that can be served in the next round.
+        state: the policy's state after the round.
+        gave_up: [] bool whether the query left unsatisfied; None if users never give up.
+        reneged: [C] bool slots of `before` whose query left in this round without being served;
+            None if patience is unlimited.
+        in_service: [] bool whether an attempt continues; None if each attempt ends in its round.
+        prices: [N] factors on the servers' prices in this round; None: 1.
+        unanswered: [] bool whether the policy selected a query but none of its servers answers;
+            None if all servers always answer.
     """
 
     problem: Problem
@@ -63,14 +65,14 @@ class Round(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A number a run that follows from what was stored.
+    """A number for each run, computed from a recorder's stored values.
 
     Attributes:
         values: [...] over policy, arrival rate and seed.
-        label: what an axis or a column is called.
-        unit: of the values.
-        better: whether `less` or `more` is better; "" where neither is.
-        server: whose it is, of numbers that there is one of for each server.
+        label: name of an axis or a column.
+        unit: unit of the values.
+        better: whether `less` or `more` is better; "" if neither is.
+        server: number of the server, if each server has such a value; else None.
     """
 
     values: np.ndarray
@@ -81,25 +83,26 @@ class Summary(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, str | int]:
-        """Return what the stored array says of itself."""
+        """Return the attributes of the stored array: unit, label, direction and server."""
         whose: dict[str, str | int] = {} if self.server is None else {SERVER: self.server}
         return {"units": self.unit, "long_name": self.label, "better": self.better} | whose
 
 
 class Recorder(abc.ABC):
-    """What is summed or logged, in which unit, and how it is shown: a frozen dataclass.
+    """Base class of recorders. A subclass is a frozen dataclass.
 
-    Its fields are numbers and words, part of the compiled program. Its class says the rest:
+    Its fields are settings, numbers or strings, and part of the compiled program. These class
+    attributes define how the recorded values are stored and shown:
 
     Attributes:
-        name: of the stored variable.
-        label: what an axis or a column is called.
-        unit: of the stored numbers.
-        better: whether `less` or `more` is better; "" where neither is.
+        name: name of the stored variable.
+        label: name of an axis or a column.
+        unit: unit of the stored numbers.
+        better: whether `less` or `more` is better; "" if neither is.
         per: `round`: read at every recorded round; `run`: read at the end of the run.
-        dims: names of the further dimensions of what is read, such as ("query",); `llm` has the
-            names of the LLMs as its coordinate.
-        numbered: whether it wants `Queue.number`, where several queries come in a round.
+        dims: names of the further dimensions of the values, such as ("query",); the coordinate of
+            `llm` holds the names of the LLMs.
+        numbered: whether it needs `Queue.number` if several queries may arrive per round.
     """
 
     name: ClassVar[str]
@@ -111,7 +114,7 @@ class Recorder(abc.ABC):
     numbered: ClassVar[bool] = False
 
     def check(self, problem: Problem) -> None:
-        """Raise ValueError, in one sentence, where this cannot be recorded."""
+        """Raise ValueError, in one sentence, if this cannot be recorded."""
         del problem
 
     def start(self, problem: Problem) -> Any:
@@ -127,15 +130,15 @@ class Recorder(abc.ABC):
         """Add one round."""
 
     def read(self, state: Any) -> Array:
-        """Return what is stored, over `dims`: the state itself, unless this says otherwise."""
+        """Return the array to store, with dimensions `dims`; by default this is the state."""
         stored: Array = state
         return stored
 
     def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
-        """Return numbers a run that follow from what is stored, [..., *dims]: name -> number."""
+        """Return summaries by name, computed from the stored array [..., *dims]."""
         return {}
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Return what the stored array says of itself."""
+        """Return the attributes of the stored array: unit, label and direction."""
         return {"units": self.unit, "long_name": self.label, "better": self.better}

@@ -1,4 +1,4 @@
-"""A row a query: when it came and left, and what it took."""
+"""A recorder with one row per query: arrival, departure, attempts, cost and score."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ FIELDS = (
     "prompt",
 )  # fmt: skip
 ARRIVAL, FIRST, DEPARTURE, OUTCOME, ATTEMPTS, SERVER, DOLLARS, SCORE, PROMPT = range(len(FIELDS))
-# What became of a query.
+# Outcomes of a query; `there`: it had not left by the end of the run.
 OUTCOMES = ("there", "satisfied", "gave up")
 THERE, SATISFIED, GAVE_UP = range(len(OUTCOMES))
 
@@ -26,11 +26,19 @@ THERE, SATISFIED, GAVE_UP = range(len(OUTCOMES))
 class QueryLog(Recorder):
     """Every query of a run, in the order of arrival: [T A, fields].
 
-    Row (t - 1) A + i is the i-th query of round t; all NaN where none came. `first_service` is the
-    round in which its first attempt began, `departure` the one in which it left, `outcome` a number
-    of `OUTCOMES`, `attempts` how many ended, `server` who gave the accepted answer, `dollars` what
-    all its answers cost and `score` the accepted one's (both NaN without a table of them), `prompt`
-    the dataset's number. What has no number is NaN. Whole numbers are exact up to 2^24.
+    Row (t - 1) A + i holds the i-th query of round t, counted from 0; the whole row is NaN if no
+    such query arrived. A value that does not exist is NaN. Whole numbers are exact up to 2^24. The
+    fields are:
+
+        arrival        round of arrival
+        first_service  round in which the first attempt began
+        departure      round in which the query left
+        outcome        index into `OUTCOMES`
+        attempts       number of attempts that ended
+        server         number of the LLM whose answer was accepted
+        dollars        cost of all answers, USD; NaN if the source has no costs
+        score          score of the accepted answer; NaN if the source has no scores
+        prompt         number of the prompt in the dataset
     """
 
     name, label, unit = "queries", "Queries", ""
@@ -38,11 +46,11 @@ class QueryLog(Recorder):
     numbered = True
 
     def start(self, problem: Problem) -> Array:
-        """Return no query."""
+        """Return an array of NaN, without any query."""
         return jnp.full((problem.max_queries, len(FIELDS)), jnp.nan, jnp.float32)
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Write down who was served, who left and who came."""
+        """Log the queries that were served, left or arrived."""
         if round_.reneged is not None:
             number = jnp.where(round_.reneged, query_numbers(round_.before), len(state))
             state = state.at[number, DEPARTURE].set(round_.round.astype(jnp.float32), mode="drop")
@@ -51,7 +59,7 @@ class QueryLog(Recorder):
         return self._came(state, round_)
 
     def _answered(self, state: Array, round_: Round) -> Array:
-        """Write down the attempts that ended, and that those which go on have begun."""
+        """Log the attempts that ended, and the first round of those that continue."""
         slot, before, ended = round_.action.slot, round_.before, round_.valid
         served = ended if round_.in_service is None else ended | round_.in_service
         number = jnp.where(served, query_numbers(before)[slot], len(state))
@@ -84,7 +92,7 @@ class QueryLog(Recorder):
         return state.at[number].set(new, mode="drop")
 
     def _came(self, state: Array, round_: Round) -> Array:
-        """Write down who came, into the slots that are theirs from now on."""
+        """Log the queries that arrived."""
         most, after = round_.problem.max_arrivals, round_.after
         first = (round_.round - 1) * most
         new = after.arrived == round_.round
@@ -97,18 +105,18 @@ class QueryLog(Recorder):
         rows = rows.at[:, ARRIVAL].set(round_.round).at[:, OUTCOME].set(THERE)
         rows = rows.at[:, ATTEMPTS].set(0).at[:, PROMPT].set(prompts)
         rows = jnp.where(here[:, None], rows, jnp.nan)
-        # At the same place in every run of a batch.
+        # The start index is the same in every run of a batch, so this is a slice, not a scatter.
         return jax.lax.dynamic_update_slice_in_dim(state, rows, first, 0)
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Return what the stored array says of itself: the names of fields and outcomes too."""
+        """Return the attributes of the stored array, with the names of fields and outcomes."""
         told = {"fields": ",".join(FIELDS), "outcomes": ",".join(OUTCOMES)}
         return super().attributes | told
 
 
 def query_numbers(queue: Queue) -> Array:
-    """Return the number of each slot's query, in the order of arrival from 0: [C] int32."""
+    """Return the number of each slot's query in order of arrival, from 0: [C] int32."""
     if queue.number is None:
         return queue.arrived - 1
     return queue.number

@@ -1,4 +1,4 @@
-"""Recorders of the queue and of what the policy does: those of every run, and three more."""
+"""Recorders of the queue and of the policy's decisions: those of every run, and three more."""
 
 import dataclasses
 
@@ -18,15 +18,15 @@ class QueueLength(Recorder):
     name, label, unit, better = "queue_length", "Queue length", "queries", "less"
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Keep the last."""
+        """Store the current length."""
         del state
         return round_.length
 
 
 def round_regret(utilities: Array, action: Action, valid: Array) -> Array:
-    """Return R(x_t, S*(x_t)) - R(x_t, S_t), zero for the dummy job of an empty queue.
+    """Return R(x_t, S*(x_t)) - R(x_t, S_t), or zero if the queue is empty.
 
-    S* has K servers, also where fewer were shown.
+    S* has K servers, also if S_t has fewer.
 
     Args:
         utilities: [N] true utilities of the served query.
@@ -40,13 +40,13 @@ def round_regret(utilities: Array, action: Action, valid: Array) -> Array:
 
 
 def attempt_regrets(utilities: Array, action: Action, valid: Array) -> Array:
-    """Return `of_round` of the one attempt, or of each of several: [], or [c]."""
+    """Return `round_regret` of the attempt, [], or of each of c attempts, [c]."""
     return (jax.vmap(round_regret) if valid.ndim else round_regret)(utilities, action, valid)
 
 
 @dataclasses.dataclass(frozen=True)
 class Regret(Recorder):
-    """Regret so far, in departure probability; of a query that no server answers too."""
+    """Cumulative regret in departure probability, also of selections that no server answers."""
 
     name, label, unit, better = "regret", "Cumulative regret", "expected departures", "less"
 
@@ -56,7 +56,7 @@ class Regret(Recorder):
         return jnp.zeros(()), jnp.zeros(())
 
     def update(self, state: Sums, round_: Round) -> Sums:
-        """Add the round's."""
+        """Add this round's regret."""
         picked = round_.valid
         if round_.unanswered is not None:
             picked = picked | round_.unanswered
@@ -76,13 +76,13 @@ class Departures(Recorder):
     name, label, unit, better = "departures", "Departures so far", "queries", "more"
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Count who left."""
+        """Count the queries that departed."""
         return state + jnp.sum(round_.departed, dtype=jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Exploration(Recorder):
-    """Rounds of forced exploration so far, those of an empty queue apart."""
+    """Rounds of forced exploration so far, not counting rounds with an empty queue."""
 
     name, label, unit, better = "explored", "Explored rounds so far", "rounds", ""
 
@@ -92,7 +92,7 @@ class Exploration(Recorder):
 
 
 def in_service(round_: Round) -> Array:
-    """Return how many attempts go on after a round: [] int32."""
+    """Return how many attempts continue after a round: [] int32."""
     if round_.in_service is None:
         return jnp.zeros((), jnp.int32)
     return jnp.sum(round_.in_service, dtype=jnp.int32)
@@ -100,24 +100,24 @@ def in_service(round_: Round) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class QueriesInService(Recorder):
-    """Queries whose attempt goes on."""
+    """Queries in service at the end of the round."""
 
     name, label, unit = "in_service", "In service", "queries"
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Keep the last."""
+        """Store the current number."""
         del state
         return in_service(round_)
 
 
 @dataclasses.dataclass(frozen=True)
 class OrbitSize(Recorder):
-    """Queries whose users are away."""
+    """Queries in the retrial orbit: in the system, but neither waiting nor in service."""
 
     name, label, unit = "away", "Away", "queries"
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Keep the last: who is there, and neither waits nor is served."""
+        """Store the current number."""
         del state
         there = jnp.sum(round_.after.arrived > 0, dtype=jnp.int32)
         return there - round_.length - in_service(round_)
@@ -130,7 +130,7 @@ class LargestWait(Recorder):
     name, label, unit, better = "largest_wait", "Largest time in system", "rounds", "less"
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Look at who is there."""
+        """Compare with the oldest query in the system."""
         there = round_.before.arrived > 0
         oldest = jnp.max(jnp.where(there, round_.round - round_.before.arrived, 0))
         return jnp.maximum(state, oldest)

@@ -16,24 +16,24 @@ from cqbjax.core.types import Problem
 
 @dataclasses.dataclass(frozen=True)
 class AttemptsPerQuery(Ratio):
-    """Attempts that a satisfied query took."""
+    """Mean number of attempts of a satisfied query."""
 
     name, label, unit, better = "attempts", "Attempts a query", "attempts", "less"
 
     def parts(self, round_: Round) -> tuple[Array, Array]:
-        """Return attempts of who departed, and how many did."""
+        """Return the attempts of satisfied queries, and whether a query was satisfied."""
         departed = round_.departed.astype(float)
         return departed * (round_.before.served[round_.action.slot] + 1), departed
 
 
 @dataclasses.dataclass(frozen=True)
 class AbandonmentShare(Ratio):
-    """Of those who are gone, the share that gave up: after an attempt, or unserved."""
+    """Among the queries that left, the share whose user gave up, waiting or after an attempt."""
 
     name, label, unit, better = "gave_up", "Share that gave up", "", "less"
 
     def parts(self, round_: Round) -> tuple[Array, Array]:
-        """Return who gave up, and who is gone."""
+        """Return the number of queries that were abandoned, and of all that left."""
         lost = jnp.zeros(()) if round_.gave_up is None else jnp.sum(round_.gave_up)
         if round_.reneged is not None:
             lost = lost + jnp.sum(round_.reneged)
@@ -42,17 +42,17 @@ class AbandonmentShare(Ratio):
 
 @dataclasses.dataclass(frozen=True)
 class Fairness(Recorder):
-    """Jain's index of the times in system of satisfied queries: 1 where all are alike."""
+    """Jain's index of the times in system of satisfied queries: 1 if all are equal."""
 
     name, label, unit, better = "fairness", "Jain's index of times in system", "", "more"
 
     def start(self, problem: Problem) -> Sums:
-        """Return no query: their number, the sum of times and that of squares."""
+        """Return three zero sums: the number of queries, their times, and squared times."""
         del problem
         return jnp.zeros(3), jnp.zeros(3)
 
     def update(self, state: Sums, round_: Round) -> Sums:
-        """Add who departed."""
+        """Add the queries that departed satisfied."""
         rounds = (round_.round - round_.before.arrived[round_.action.slot]).astype(float)
         left = round_.departed.astype(float)
         terms = left, left * rounds, left * rounds**2
@@ -64,10 +64,10 @@ class Fairness(Recorder):
         return times**2 / (count * squares)
 
 
-# Bins of one round each; then each is so many times as wide as the one before.
+# `UNIT_BINS` bins of one round each; then each bin is `BIN_RATIO` times as wide as the last.
 UNIT_BINS, BIN_RATIO = 48, 1.03
 QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "99.9%": 0.999}
-# Whose times a number is of, by the beginning of its name.
+# Prefix of a summary's name -> the queries whose times it summarizes.
 SUBSETS = {
     "": "",
     "first_": " of who was satisfied at once",
@@ -77,28 +77,28 @@ SUBSETS = {
 
 @dataclasses.dataclass(frozen=True)
 class TimeInSystem(Recorder):
-    """Satisfied queries by the rounds from arrival to departure, and whether at the first attempt.
+    """Histogram of the rounds from arrival to departure of satisfied queries.
 
-    Stored are counts [2, bins]: those satisfied at their first attempt, and later; bin i holds the
-    times that `values` says.
+    The stored counts are [2, bins]: row 0 counts queries satisfied at their first attempt, row 1
+    those satisfied later. `bin_times` returns the time that stands for each bin.
     """
 
     name, label, unit, better = "time_in_system", "Time in system", "queries", ""
     per, dims = "run", ("retried", "time_bin")
 
     def start(self, problem: Problem) -> Array:
-        """Return nobody."""
+        """Return zero counts."""
         return jnp.zeros((2, len(bin_times(problem.horizon))), jnp.int32)
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Count who departed."""
+        """Count the queries that departed satisfied."""
         slot = round_.action.slot
         rounds = round_.round - round_.before.arrived[slot]
         retried = (round_.before.served[slot] > 0).astype(jnp.int32)
         return state.at[retried, time_bin(rounds)].add(round_.departed.astype(jnp.int32))
 
     def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
-        """Return mean and quantiles of all times, and of those with and without a retrial."""
+        """Return mean and quantiles of all times, and of those without and with a retrial."""
         counts = {"": stored.sum(axis=-2), "first_": stored[..., 0, :], "later_": stored[..., 1, :]}
         return {
             f"time_{who}{name}": one
@@ -108,7 +108,7 @@ class TimeInSystem(Recorder):
 
 
 def _summarize(counts: np.ndarray, label: str, horizon: int) -> dict[str, Summary]:
-    """Return the mean and the quantiles of counted times [..., bins], NaN of none."""
+    """Return the mean and the quantiles of counted times [..., bins]; NaN without any time."""
     left = counts.sum(axis=-1)
     with np.errstate(invalid="ignore"):
         mean = (counts * bin_times(horizon)).sum(axis=-1) / left
@@ -128,7 +128,7 @@ def time_bin(rounds: Array) -> Array:
 
 
 def bin_times(horizon: int) -> np.ndarray:
-    """Return the time, in rounds, that stands for each bin: [bins], within 1.5% of all in it."""
+    """Return the time in rounds that stands for each bin, [bins]: within 1.5% of all in it."""
     wide = math.floor(math.log(max(horizon, UNIT_BINS) / UNIT_BINS) / math.log(BIN_RATIO)) + 2
     middles = UNIT_BINS * BIN_RATIO ** (np.arange(wide) + 0.5)
     return np.concatenate([np.arange(1, UNIT_BINS + 1), middles])
@@ -143,12 +143,12 @@ def bin_upper_edges(horizon: int) -> np.ndarray:
 
 
 def quantile(counts: np.ndarray, share: float, horizon: int) -> np.ndarray:
-    """Return the time that a share of the queries does not exceed, NaN of none.
+    """Return the time that a share of the queries does not exceed; NaN without any query.
 
     Args:
         counts: [..., bins].
         share: in (0, 1).
-        horizon: T, which the bins follow from.
+        horizon: T, which determines the bins.
 
     Returns:
         [...] rounds.
