@@ -15,11 +15,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax.core.inputs import round_fraction
+from cqbjax.core.inputs import is_integer, round_fraction
 
 # A reference to a key, `${a.b}`, and a call of a resolver that is a pure function.
 _REFERENCE = re.compile(r"\$\{(\w[\w.]*)\}")
-_RESOLVER_CALL = re.compile(r"\$\{(?:tau|times|dataset_title):")
+_RESOLVER_CALL = re.compile(r"\$\{(?:tau|times|half|dataset_title):")
 _SCRATCH_KEY = "_scratch"
 
 # Catalogue name of a dataset -> its name in figures and tables.
@@ -256,10 +256,11 @@ def _find_interpolations(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any
 
 
 def register_resolvers() -> None:
-    """Register the resolvers `${tau:rule,T,c1}`, `${times:a,b}` and `${dataset_title:name}`."""
+    """Register the resolvers `tau:rule,T,c1`, `times:a,b`, `half:T,every`, `dataset_title:name`."""
     OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
     OmegaConf.register_new_resolver("dataset_title", name_dataset, replace=True)
     OmegaConf.register_new_resolver("times", multiply, replace=True)
+    OmegaConf.register_new_resolver("half", find_half, replace=True)
 
 
 def name_dataset(name: str) -> str:
@@ -270,6 +271,14 @@ def name_dataset(name: str) -> str:
 def multiply(*factors: float) -> float:
     """Return the product, to ten digits: `${times:0.7,16}` is 11.2."""
     return round(math.prod(factors), 10)
+
+
+def find_half(horizon: int, every: int | None) -> int:
+    """Return half of the horizon, or the horizon if no round is recorded before half of it."""
+    if not is_integer(horizon) or horizon < 2:
+        return horizon  # validated with its key
+    half = horizon // 2
+    return horizon if is_integer(every) and every > half else half
 
 
 def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:

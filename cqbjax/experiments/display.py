@@ -9,6 +9,7 @@ import xarray as xr
 from rich.console import Console
 
 from cqbjax.engine.runner import Estimate
+from cqbjax.experiments import validation
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 
@@ -89,8 +90,10 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     """Return the table of a study."""
     from cqbjax.results import tables
 
-    horizon = max(int(point.attrs["horizon"]) for point in points)
-    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
+    horizons = {int(point.attrs["horizon"]) for point in points}
+    # Of several horizons the configuration names the rounds of the first.
+    end = {max(horizons)} if len(horizons) > 1 else set()
+    rounds = sorted({min(int(t), max(horizons)) for t in config.table_rounds} | end)
     reference = {"reference": config.compared} if config.get("compared") else {}
     made: Any = getattr(tables, f"{config.table}_table")
     return made(points, rounds, **reference)
@@ -124,8 +127,11 @@ def compute_objective(points: Sequence[xr.Dataset], config: Config) -> float:
 
 
 def list_table_rounds(config: Config) -> list[int]:
-    """Return the rounds that the table of a study shows, and its last one."""
-    return [*(int(t) for t in config.table_rounds), int(config.horizon)]
+    """Return the rounds that the table of a study may show, and its last ones."""
+    horizons = validation.to_list(config.horizon)
+    # With several horizons the default rounds are not resolved yet.
+    rounds = [t for t in config.table_rounds if isinstance(t, int)]
+    return [*rounds, *(half for one in horizons for half in (one // 2, one))]
 
 
 def print_estimates(

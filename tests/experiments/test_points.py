@@ -5,11 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 from composing import composed
+from fabricated import fabricate
 
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core.labels import PAPER, USER_DATA
 from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
-from cqbjax.experiments import grid, study, study_types
+from cqbjax.experiments import display, grid, study, study_types
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import GridPoint
 from cqbjax.offline import fits
@@ -88,3 +89,22 @@ def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
     )
     with pytest.raises(ValueError, match=r"table_rounds=.* must not lie before round 10"):
         study_types.prepare_points(composed(*words, "table_rounds=[9,100]"), make, make_policies)
+
+
+@pytest.mark.parametrize(
+    ("words", "rounds"),
+    [("horizon=3000", [1500, 3000]), ("horizon=7", [3, 7]), ("horizon=1", [1, 1]),
+     ("horizon=30 record_every=30", [30, 30]), ("horizon=30 table_rounds=[9]", [9]),
+     ("experiment=routerbench horizon=600", [300, 600])],
+)  # fmt: skip
+def test_a_table_shows_half_and_end_of_the_run_by_default(words, rounds):
+    assert composed(*words.split()).table_rounds == rounds
+
+
+def test_a_table_of_several_horizons_reaches_the_end_of_each():
+    points = [fabricate(("acqb", "random"), horizon=rounds) for rounds in (40, 80)]
+    config = composed("horizon=[40,80]", "policy=[acqb,random]")
+    first = grid.compose(config)[0].config
+    made = display.build_table(points, first).select("horizon", "round").unique()
+    assert sorted(made.rows()) == [(40, 20), (40, 40), (80, 20), (80, 40), (80, 80)]
+    assert {20, 40, 80} <= {*display.list_table_rounds(config)}
