@@ -3,6 +3,10 @@
 import importlib
 import sys
 
+from cqbjax import __version__
+from cqbjax.cli import end_quietly
+from cqbjax.core.inputs import suggest_names
+
 # Here and not in the modules, so that listing the commands does not import them.
 COMMANDS = {
     "run": "run a study; store, draw and print its results",
@@ -22,22 +26,31 @@ RETIRED = {
 }
 
 
+@end_quietly()
 def main() -> None:
     """Run the command of the first word, or list all commands.
 
     Raises:
         SystemExit: of status 2, for an unknown or retired command.
     """
-    name, *words = sys.argv[1:] or ["--help"]
-    if name in ("-h", "--help"):
-        print("usage: cqbjax COMMAND [key=value ...]\n")
-        print("\n".join(f"  {command:<16} {text}" for command, text in COMMANDS.items()))
+    name, *words = sys.argv[1:] or ["help"]
+    if name in ("-h", "--help", "help"):
+        if not words:
+            print("usage: cqbjax COMMAND [WORD ...], such as: cqbjax run experiment=synthetic\n")
+            print("\n".join(f"  {command:<16} {text}" for command, text in COMMANDS.items()))
+            print("\ncqbjax COMMAND -h describes a command, cqbjax --version prints the version.")
+            return
+        name, words = words[0], ["--help"]
+    if name in ("-V", "--version"):
+        print(f"cqbjax {__version__}")
         return
+    name = name.replace("-", "_")
     if name in RETIRED:
         print(f"error: the command {name} is retired: use {RETIRED[name]}", file=sys.stderr)
         raise SystemExit(2)
     if name not in COMMANDS:
-        print(f"error: no command {name}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        error = f"error: {name} is no command{suggest_names(name, list(COMMANDS))}"
+        print(error, file=sys.stderr)
         raise SystemExit(2)
     sys.argv = [f"cqbjax {name}", *words]
     importlib.import_module(f"cqbjax.cli.{name}").main()

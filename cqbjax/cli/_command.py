@@ -27,7 +27,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from cqbjax.cli import _compose
+from cqbjax.cli import _compose, _help, end_quietly
+from cqbjax.core.inputs import suggest_names
 from cqbjax.experiments import validation
 from cqbjax.experiments.configs import CONF
 from cqbjax.experiments.grid import Job
@@ -56,6 +57,7 @@ class Arguments(argparse.ArgumentParser):
         raise ValueError(f"{message}; --help lists the arguments")
 
 
+@end_quietly()
 def run_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments) -> None:
     """Run a command on the arguments of the command line.
 
@@ -68,6 +70,7 @@ def run_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments) -
         task(arguments.parse_args())
 
 
+@end_quietly()
 def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) -> None:
     """Run a command on the configurations that the words of the command line compose.
 
@@ -89,6 +92,11 @@ def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) ->
     _interrupted.clear()
     signal.signal(signal.SIGINT, _interrupt)
     _compose.register_plugins(folder)
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(_help.format_help("run" if folder == CONF else "prepare_data", folder))
+        return
+    if folder == CONF:
+        sys.argv = ["verbose=true" if word in ("-v", "--verbose") else word for word in sys.argv]
     stored: list[Path] = []
     folders: dict[str, str] = {}
 
@@ -169,7 +177,7 @@ def report_errors(
     wrong_input = (ValueError, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError)
     try:
         yield
-    except SystemExit:
+    except (SystemExit, BrokenPipeError):
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
@@ -193,7 +201,7 @@ def _explain_interruption(stored: Sequence[Path]) -> str:
         number = sum(path.is_file() for path in folder.rglob("*"))
         if number:
             parts.append(f"{folder} ({number} {'file' if number == 1 else 'files'})")
-    result = f"kept: {', '.join(parts)}" if parts else "nothing was stored yet"
+    result = f"stored: {', '.join(parts)}" if parts else "nothing was stored yet"
     words = sys.argv[0].split() if sys.argv[0].startswith("cqbjax ") else ["python", sys.argv[0]]
     return f"stopped; {result}\ngo on with: {shlex.join([*words, *sys.argv[1:]])}"
 
@@ -205,7 +213,9 @@ def explain(error: Exception) -> str:
     if isinstance(error, MissingConfigException):
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         known = _compose.list_choices(group)
-        return f"{group} {choice} is unknown; choose from {known}" if known else first_line
+        names = [*known, *(_compose.list_router_policies() if group == "policy" else ())]
+        unknown = f"{group} {choice} is unknown{suggest_names(choice, names, known)}"
+        return unknown if known else first_line
     if isinstance(error, OverrideParseException):
         key, _, value = str(error.override).partition("=")
         if not value.isascii() and not {*value} & {*"'[{"}:
@@ -216,9 +226,9 @@ def explain(error: Exception) -> str:
         return f"{ambiguous[1]} is neither a list, key=[a,b], nor with -m a run for each value"
     if text.startswith("Config group override must be"):
         return _explain_choice()
-    unknown = re.match(r"Could not override '(.+)'", text)
-    if unknown and isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return _explain_key(unknown[1], cause)
+    wrong_key = re.match(r"Could not override '(.+)'", text)
+    if wrong_key and isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return _explain_key(wrong_key[1], cause)
     resolving = re.match(r"ValueError raised while resolving interpolation: (.+)", text)
     if resolving:
         return resolving[1]
@@ -241,10 +251,9 @@ def _explain_key(key: str, cause: OmegaConfBaseException) -> str:
     names, parent = {str(name) for name in node}, node._get_full_key(None)
     if not parent and "policy" in names:
         names |= {path.name for path in CONF.iterdir() if path.is_dir()}
-    known = ", ".join(sorted(one for one in names - {"hydra"} if not one.startswith("_")))
-    return f"{key} is no key; {parent} has {known or 'none'}" if parent else (
-        f"{key} is no key; choose from {known}"
-    )  # fmt: skip
+    known = sorted(name for name in names - {"hydra"} if not name.startswith("_"))
+    name = key.removeprefix(f"{parent}.").partition(".")[0]
+    return f"{key} is no key{f' of {parent}' if parent else ''}{suggest_names(name, known)}"
 
 
 def _explain_choice() -> str:
@@ -252,5 +261,5 @@ def _explain_choice() -> str:
     for word in sys.argv[1:]:
         group, _, value = word.partition("=")
         if (CONF / group).is_dir() and value and not isinstance(yaml.safe_load(value), str | list):
-            return f"{word} must choose from {_compose.list_choices(group)}"
+            return f"{word} must choose from {', '.join(_compose.list_choices(group))}"
     return "a group of choices must be a word or a list"

@@ -66,15 +66,15 @@ def find_user_folder() -> Path | None:
     return folder if folder.is_dir() and folder.resolve() not in SHIPPED else None
 
 
-def list_choices(group: str) -> str:
-    """Return the choices of a configuration group, the user's included, as text."""
+def list_choices(group: str) -> list[str]:
+    """Return the choices of a configuration group, the user's included; routers as patterns."""
     folders = [folder / group for folder in list_folders() if group]
     names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
     if group == "policy":
         retries, schedules = ("|".join(filter(None, some)) for some in (RETRIES, SCHEDULES))
         routers = {path.stem for one in list_folders() for path in one.glob("router/*.yaml")}
         names |= {f"{router}[{retries}][{schedules}]" for router in routers}
-    return ", ".join(sorted(name for name in names if not name.startswith("_")))
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def check_user_files() -> None:

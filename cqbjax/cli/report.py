@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cqbjax.cli._command import SOME_LEFT_OUT, Arguments, run_plain
+from cqbjax.core.inputs import suggest_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +47,9 @@ def report(arguments: argparse.Namespace) -> None:
     """
     from cqbjax.experiments import display
 
-    if draw_again(arguments.root, arguments.names, display.make_console()):
+    left_out = draw_again(arguments.root, arguments.names, display.make_console())
+    print("no page: it compares with the paper, and is made by scripts/report.py in a checkout")
+    if left_out:
         raise SystemExit(SOME_LEFT_OUT)
 
 
@@ -72,14 +75,14 @@ def draw_again(
     Raises:
         ValueError: nothing is stored there, or no experiment of these names.
     """
-    if not root.is_dir():
-        raise ValueError(f"{root}: no such folder of results; report FOLDER NAME draws one of it")
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
+    if not folders:
+        raise ValueError(f"{root} has no folder data/ with results{_find_results(root)}")
     chosen = [folder for folder in folders if not names or folder.name in names]
     if not chosen:
-        have = ", ".join(folder.name for folder in folders) or "none"
-        missing = " ".join(["no stored experiment", *names])
-        raise ValueError(f"{missing} under {root / 'data'}; there: {have}")
+        stored = [folder.name for folder in folders]
+        message = f"no experiment {' '.join(names)} is stored in {root / 'data'}"
+        raise ValueError(f"{message}{suggest_names(names[0], stored)}")
     left_out = False
     for folder in chosen:
         try:
@@ -88,6 +91,15 @@ def draw_again(
             print(f"{folder.name} left out: {error}", file=sys.stderr)
             left_out = True
     return left_out
+
+
+def _find_results(root: Path) -> str:
+    """Return the end of an error that names the folder of results that was probably meant."""
+    for folder in (root / "results", *root.resolve().parents):
+        if any((folder / "data").glob("*/*.nc")):
+            words = [folder, root.name] if root.resolve().parent == folder / "data" else [folder]
+            return f": give {' '.join(map(str, words))}"
+    return ": give the results_dir of a study, results by default"
 
 
 def _draw(

@@ -1,11 +1,14 @@
 """What a value is that was given from outside; no library is waited for."""
 
+import difflib
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 # Names that an error lists.
 MAX_NAMES = 3
+# Names that an unknown one is compared with.
+MAX_COMPARED = 1000
 # The largest number of float32.
 FLOAT32_MAX = 3.4028235e38
 # Values of a field that is not set.
@@ -130,17 +133,33 @@ def join_positions(
     """
     place = {name: number for number, name in enumerate(names)}
     expected = set(wanted if known is None else known)
-    missing = _list_names(name for name in dict.fromkeys(wanted) if name not in place)
-    unknown = _list_names(name for name in names if name not in expected)
+    missing = [name for name in dict.fromkeys(wanted) if name not in place]
+    unknown = [name for name in names if name not in expected]
     if missing or unknown:
-        lacks = [f"lacks {what} {missing}"] if missing else []
-        has = [f"has {what} {unknown}, unknown there"] if unknown else []
+        lacks = [f"lacks {what} {_list_names(missing)}"] if missing else []
+        has = [f"has {what} {_list_names(unknown)}, unknown there"] if unknown else []
+        if unknown and len(missing) <= MAX_COMPARED:
+            similar = difflib.get_close_matches(unknown[0], missing, 1)
+            has[0] += f" (did you mean {similar[0]!r}?)" if similar else ""
         raise ValueError(f"{where}: {' and '.join(lacks + has)}: they must be those of {table}.")
     return [place[name] for name in wanted]
 
 
-def _list_names(names: Iterable[str]) -> str:
+def _list_names(every: Sequence[str]) -> str:
     """Name the first few, and how many more there are."""
-    every = list(names)
     first = ", ".join(map(repr, every[:MAX_NAMES]))
     return first + (f" and {len(every) - MAX_NAMES:,} more" if len(every) > MAX_NAMES else "")
+
+
+def suggest_names(name: str, known: Sequence[str], shown: Sequence[str] | None = None) -> str:
+    """Return the end of an error about an unknown name: similar names, or else all names.
+
+    Args:
+        name: the unknown one.
+        known: all names.
+        shown: the list that is shown if no name is similar; None: `known`.
+    """
+    similar = difflib.get_close_matches(name, known, 2)
+    if similar:
+        return f": did you mean {' or '.join(similar)}?"
+    return f"; choose from {', '.join(known if shown is None else shown)}"

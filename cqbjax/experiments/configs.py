@@ -278,7 +278,7 @@ def find_half(horizon: int, every: int | None) -> int:
     if not is_integer(horizon) or horizon < 2:
         return horizon  # validated with its key
     half = horizon // 2
-    return horizon if is_integer(every) and every > half else half
+    return horizon if isinstance(every, int) and every > half else half
 
 
 def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:

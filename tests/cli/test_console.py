@@ -14,8 +14,10 @@ import pytest
 from composing import CONF, REPOSITORY, composed, refused
 from tiers import cases
 
+import cqbjax
+from cqbjax import cli
 from cqbjax.cli import __main__ as console
-from cqbjax.cli import _command, _compose
+from cqbjax.cli import _command, _compose, _help
 from cqbjax.cli._command import report_errors
 from cqbjax.experiments import validation
 
@@ -47,7 +49,64 @@ def test_a_word_that_is_no_command_is_refused_and_those_there_are_named(monkeypa
         console.main()
     said = capsys.readouterr().err
     assert stopped.value.code == 2
-    assert said == f"error: no command rnu; there are {', '.join(console.COMMANDS)}\n"
+    assert said == "error: rnu is no command: did you mean run?\n"
+
+
+def console_output(*words):
+    """Return what `python -m cqbjax` prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cqbjax", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_and_version_are_found_however_they_are_asked_for():
+    assert console_output("--version") == f"cqbjax {cqbjax.__version__}\n"
+    assert console_output("help") == console_output() == console_output("-h")
+    assert console_output("help", "prepare-data") == console_output("prepare_data", "--help")
+
+
+def test_help_of_run_fits_a_screen_and_names_all_keys_and_groups():
+    text = console_output("run", "-h")
+    lines = text.splitlines()
+    assert len(lines) <= 30 and max(map(len, lines[:-1])) <= 79
+    assert sum(line.startswith("  cqbjax run ") for line in lines) == 5
+    for line in lines:
+        if line.startswith("  cqbjax run "):
+            words = line.split("  ")[1].split()[2:]
+            composed(*(one for one in words if "=" in one and words[0] != "-m"))
+    shown = {*re.findall(r"\w+", text)}
+    settings = (CONF / "config.yaml").read_text().split("\nhydra:")[0]
+    assert {*re.findall(r"^(\w+):", settings, re.MULTILINE)} - {"defaults"} <= shown
+    assert {*re.findall(r"^  - (\w+): .*#", settings, re.MULTILINE)} <= shown
+    text = _help.format_help("prepare_data", CONF / "prepare")
+    settings = (CONF / "prepare" / "config.yaml").read_text().split("\nhydra:")[0]
+    for key in {*re.findall(r"^(?:  )?(\w+):", settings, re.MULTILINE)} - {"defaults"}:
+        assert re.search(rf"^ +{key}\b", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", ["-h", "run --cfg job"])
+def test_output_that_is_no_longer_read_is_no_error(words):
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "cqbjax", *words.split()],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait(60) == cli.BROKEN_PIPE
+
+
+SIMILAR = {
+    "num_sed=3": "num_sed is no key: did you mean num_seeds or ",
+    "experiment=synthetc": "experiment synthetc is unknown: did you mean synthetic or ",
+    "policy=[knn_fallbck]": "policy knn_fallbck is unknown: did you mean knn_fallback or ",
+    "policy.acqb.c_1=3": "policy.acqb.c_1 is no key of policy.acqb: did you mean c1?",
+}
+
+
+@pytest.mark.parametrize("word", cases(SIMILAR, ["num_sed=3"]))
+def test_a_wrong_name_is_answered_with_similar_ones(word):
+    assert refused([word]).startswith(f"error: {SIMILAR[word]}")
 
 
 @pytest.mark.parametrize(("name", "instead"), console.RETIRED.items())
@@ -87,12 +146,12 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
         (
             "run",
             ["kind=sensitivity", "kind.beta=[1]"],
-            "error: kind.beta is no key; kind has M, alpha",
+            "error: kind.beta is no key of kind; choose from M, alpha",
         ),
         ("run", ["kind=sensitivity", "c1=fast"], "error: c1=fast must be a number"),
         ("run", ["experiment=x"], "error: experiment x is unknown; choose from ablation"),
-        ("report", ["nowhere"], "error: nowhere: no such folder of results; report FOLDER NAME"),
-        ("report", [".", "mine"], "error: no stored experiment mine under data; there: none"),
+        ("report", ["nowhere"], "error: nowhere has no folder data/ with results: give the"),
+        ("report", [".", "mine"], "error: . has no folder data/ with results: give the results_"),
         (
             "aggregate",
             ["data/x", "--over", "K", "K"],
@@ -394,6 +453,6 @@ def test_ctrl_c_leaves_what_is_stored_and_says_how_to_go_on(tmp_path):
     lines = process.communicate(timeout=120)[0].splitlines()
     assert process.returncode == 130
     stopped = next(number for number, line in enumerate(lines) if line.startswith("stopped; "))
-    assert lines[stopped].startswith("stopped; kept: results/data/grid (")
+    assert lines[stopped].startswith("stopped; stored: results/data/grid (")
     assert lines[stopped + 1 :] == [f"go on with: python {shlex.join(command[1:])}"]
     assert not any("Traceback" in line or "KeyboardInterrupt" in line for line in lines)
