@@ -20,14 +20,16 @@ class Reporter:
     Rounds are counted in every run: 100 rounds of 20 runs are 2,000.
 
     Attributes:
+        verbose: whether details are printed: memory, compiling and speed of each batch.
         total: rounds to simulate.
         done: simulated rounds.
         reserved: rounds that `reserve` added to `total`, and `expect` does not add a second time.
         activity: what is going on, and for which policy.
         run_seconds: seconds of simulation so far, without compiling.
-        console: where `log` prints; None prints nothing.
+        console: where lines are printed; None prints nothing.
     """
 
+    verbose = False
     total = 0
     done = 0
     reserved = 0
@@ -67,6 +69,11 @@ class Reporter:
         """Show the new state."""
 
     def log(self, line: str) -> None:
+        """Print a detail, if they are asked for."""
+        if self.verbose:
+            self.print(line)
+
+    def print(self, line: str) -> None:
         """Print a line that stays, above a bar."""
         if self.console is not None:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -127,29 +134,38 @@ class LogReporter(Reporter):
         self._shown, speed = now, self.done / (now - self._begun)
         if not self.total:
             # No sweep has begun yet: its time is still being estimated, or routers are fitted.
-            self.log(self.activity)
+            self.print(self.activity)
             return
         line = f"{self.done:,} of {self.total:,} rounds, {speed:,.0f} a second, {self.activity}"
         if speed > 0:
             line += f", about {(self.total - self.done) / speed / MINUTE:.0f} min left"
-        self.log(line)
+        self.print(line)
 
 
 @contextmanager
-def show_progress(console: "Console | None" = None) -> Iterator[Reporter]:
-    """Yield a reporter that shows a bar on a terminal, and prints a line per minute elsewhere."""
+def show_progress(console: "Console | None" = None, verbose: bool = False) -> Iterator[Reporter]:
+    """Yield a reporter that shows a bar on a terminal, and prints a line per minute elsewhere.
+
+    Args:
+        console: where it is shown; None is the error stream.
+        verbose: whether details are printed, too.
+    """
     # rich takes long to import, and a sweep without a bar does not need it.
     from rich import progress
     from rich.console import Console
 
     console = console or Console(stderr=True)
     if not console.is_terminal:
-        yield LogReporter(console)
+        reporter: Reporter = LogReporter(console)
+        reporter.verbose = verbose
+        yield reporter
         return
     columns = (
         progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
         progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[rate]}", style="green"),
         progress.TimeRemainingColumn(),
     )  # fmt: skip
-    with progress.Progress(*columns, console=console) as bar:
-        yield BarReporter(bar)
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        reporter = BarReporter(bar)
+        reporter.verbose = verbose
+        yield reporter

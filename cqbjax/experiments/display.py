@@ -1,5 +1,6 @@
-"""A study shown: its figure, its table, and where the time went."""
+"""The output of a study: figures, tables, and where the time went."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,25 +14,27 @@ from cqbjax.experiments import validation
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 
-# Returns what a study shows: a caller of `run` or `report` may extend what its kind shows.
+# Returns the output of a study: a caller of `run` or `report` may extend that of its type.
 Show = Callable[[StudyType, Sequence[xr.Dataset], Config], StudyOutput]
 
-# A figure of more pairs of panels cannot be read: it shows where they end instead.
+# A figure with more pairs of panels would be illegible: it shows only the last rounds.
 MOST_PANELS = 9
+# Columns of an output that is not a terminal.
+FILE_WIDTH = 150
 
 
 def make_console() -> Console:
-    """Return where tables are printed: as wide as the terminal, or wide enough for a file."""
-    return Console(width=None if sys.stdout.isatty() else 150)
+    """Return a console that is as wide as the terminal, or as COLUMNS; wider for a file."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_WIDTH)
 
 
 def write_output(
     shown: StudyOutput, config: Config, stem: str, console: Console | None = None
 ) -> list[Path]:
-    """Write what a study shows, and print it.
+    """Write the output of a study, then print its tables and lines.
 
     Args:
-        shown: of `StudyType.show`.
+        shown: from `StudyType.show`.
         config: of the study; `results_dir` is read.
         stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
         console: where tables are printed.
@@ -45,21 +48,34 @@ def write_output(
 
     written: list[Path] = []
     folders = [Path(config.results_dir) / name for name in ("tables", "figures")]
+    frames = {name: drop_point_intervals(table.frame) for name, table in shown.tables.items()}
     for name, table in shown.tables.items():
-        path = folders[0] / "_".join(filter(None, (stem, name)))
-        frame = drop_point_intervals(table.frame)
+        path, frame = folders[0] / "_".join(filter(None, (stem, name))), frames[name]
         if table.caption:
             written += tables.save_table(frame, path, table.caption, table.recorded)
         else:
             written.append(path.with_name(f"{path.name}.csv"))
             tables.write_csv(written[-1], frame)
-        if table.printed:
-            tables.print_table(frame, table.caption, console, table.recorded)
     for name, figure in shown.figures.items():
         written += save_figure(figure, folders[1] / "_".join(filter(None, (stem, name))))
+    # Nothing is lost if the output is no longer read.
+    for name, table in shown.tables.items():
+        if table.printed:
+            tables.print_table(frames[name], table.caption, console, table.recorded)
     for line in shown.lines:
         (console or Console()).print(line, markup=False)
     return written
+
+
+def describe_files(paths: Sequence[Path]) -> str:
+    """Return paths in one text, those that differ in their endings as `figures/first.{pdf,png}`."""
+    endings: dict[str, list[str]] = {}
+    for path in paths:
+        endings.setdefault(str(path.with_suffix("")), []).append(path.suffix.removeprefix("."))
+    return ", ".join(
+        f"{stem}.{some[0]}" if len(some) == 1 else f"{stem}.{{{','.join(some)}}}"
+        for stem, some in endings.items()
+    )
 
 
 def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
@@ -100,12 +116,12 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
 
 
 def fits_panels(points: Sequence[xr.Dataset]) -> bool:
-    """Tell whether points are so few that each has a panel of its own."""
+    """Return whether a figure has room for a panel of each point."""
     return sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
 
 
 def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
-    """Keep the policies to draw."""
+    """Select the policies to draw, or all if none of them is in the point."""
     if labels is None:
         return point
     drawn = [label for label in point.policy.values if label in labels]
@@ -113,11 +129,11 @@ def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
 
 
 def compute_objective(points: Sequence[xr.Dataset], config: Config) -> float:
-    """Return what a search is to make small or large: a mean over seeds, rates and points.
+    """Return the objective of a search: a mean over seeds, rates and points.
 
     Args:
         points: of one job.
-        config: of it; `objective` names metric and policy.
+        config: of the job; `objective` names metric and policy.
     """
     from cqbjax.results.aggregate import aggregate_points
 
@@ -138,19 +154,19 @@ def print_estimates(
     ready: int, left: int, estimates: Sequence[Estimate], prepared: float, recorded: int,
     console: Console,
 ) -> None:  # fmt: skip
-    """Say what a sweep would run, and how long that would take.
+    """Print what a sweep would run, and its estimated time.
 
     Args:
-        ready: how many points it has.
-        left: how many of them are not stored yet.
-        estimates: of these.
-        prepared: seconds that composing and checking took.
+        ready: number of points.
+        left: number of points that are not stored yet.
+        estimates: of the points that are not stored.
+        prepared: seconds of composing and validating.
         recorded: bytes of the arrays that are in memory together until they are stored.
-        console: where it is said.
+        console: where it is printed.
     """
     for one in estimates:
-        took = f"compiling {one.compiling:.1f} s, running {one.running:.1f} s"
-        console.print(f"{one.description}: {took}", markup=False, soft_wrap=True)
+        times = f"compiling {one.compiling:.1f} s, running {one.running:.1f} s"
+        console.print(f"{one.description}: {times}", markup=False, soft_wrap=True)
     compiling = sum(one.compiling for one in estimates)
     running = sum(one.running for one in estimates)
     console.print(
@@ -164,10 +180,10 @@ def print_estimates(
 
 
 def describe_time(simulated: float | None, wall: float) -> str:
-    """Say how much of a study's time was simulation.
+    """Return how much of a study's time was simulation.
 
     Args:
-        simulated: seconds in which this process simulated, compiling apart; None: others did.
+        simulated: seconds of simulation in this process, without compiling; None: in others.
         wall: seconds of the study, from the start of its command.
     """
     if simulated is None:

@@ -1,5 +1,6 @@
-"""A table as it is read: numbers rounded, intervals beside their means, what is alike said once."""
+"""A table as text: rounded numbers, intervals in the cells of their means, common values apart."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,125 +8,173 @@ from typing import Any, NamedTuple
 import polars as pl
 import yaml
 
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.metrics import Metric
-from cqbjax.results.names import find_style
+from cqbjax.results.names import find_style, sort_policies
 
-WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-HEADERS, TEXTS, DECIMALS = WORDS["headers"], WORDS["texts"], WORDS["decimals"]
-# What a table is of that has means and standard deviations.
-MEANS = ("gap", "length", "regret")
-# Further decimals that an end of an interval may take until it is not zero.
-MOST_MORE = 8
-# Where there is no interval, and why.
-NONE, WHY_NONE = "[–]", "[–]: of one seed, or of seeds that are all alike, which tell no interval"
-# Columns of recorders that stand among the others, and in a table of their own where they are more.
-MOST_AMONG, MOST_APART = 3, 5
+HEADERS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["headers"]
+# Quantities of which a reference policy's value minus another's is a column.
+COMPARED = ("gap", "length", "regret")
+# Significant digits of the largest number in a cell, and decimals of any number.
+DIGITS, MAX_DECIMALS = 3, 12
+# In place of an interval, and the reason.
+NONE, WHY_NONE = "[–]", "[–]: no interval, of a single seed or of equal seeds"
+# Columns of recorders in the main table, and in each table of their own if there are more.
+MAX_AMONG, MAX_OWN = 3, 5
+TIME = "seconds_per_round"
 
 
 class TableSection(NamedTuple):
-    """A table that a reader can take in.
+    """A table of texts.
 
     Attributes:
         headers: of its columns.
-        rows: their cells.
-        legend: what its columns are, where they are called by names of arrays.
+        rows: cells.
+        legend: a description of columns with the names of arrays, and further notes.
+        lead: number of leading columns, which identify a row.
+        words: whether a column holds words, which are aligned left.
     """
 
     headers: list[str]
     rows: list[list[str]]
     legend: str = ""
+    lead: int = 1
+    words: Sequence[bool] = ()
 
 
-def split_table(frame: pl.DataFrame, apart: Mapping[str, Metric]) -> tuple[str, list[TableSection]]:
-    """Round, join intervals with their means, and take out what is the same in all rows.
+def split_table(
+    frame: pl.DataFrame, recorded: Mapping[str, Metric]
+) -> tuple[str, list[TableSection]]:
+    """Round numbers, join intervals with their means, and separate values common to all rows.
 
     Args:
         frame: the table.
-        apart: columns that are in tables of their own where they are many, with what they are.
+        recorded: metrics whose columns become tables of their own if there are many.
 
     Returns:
-        What is the same in all rows, and the tables.
+        What is the same in all rows, and the tables that have rows.
     """
-    parts = {f"{c}{end}" for c in frame.columns for end in ("_low", "_high")}
+    ends = {f"{c}{end}" for c in frame.columns for end in ("_low", "_high")}
     after = [frame.columns.index(c) for c in ("policy", "statistic") if c in frame.columns]
     setting = frame.columns[: min(after, default=0)]
     same = [c for c in setting if frame.height > 1 and frame[c].n_unique() == 1]
     same += [c for c in ("seeds", "stand_in") if c in frame.columns and frame[c].n_unique() == 1]
     same = list(dict.fromkeys(same))
-    shown = [c for c in frame.columns if c not in same and c not in parts]
-    shared = "; ".join(f"{_format_header(c, [])} {_format_cell(c, frame[c][0])}" for c in same)
-    others = [c for c in shown if c in apart]
-    if len(others) <= MOST_AMONG:
+    hidden = {*same, *ends, "excludes_zero"}
+    # The time of a round is the same in all rounds, unless the paper's is beside it.
+    timed = TIME in frame.columns and f"paper_{TIME}" not in frame.columns
+    shown = [c for c in frame.columns if c not in hidden and not (timed and c == TIME)]
+    common = [f"{_format_header(c)} {_format_cell(c, frame[c][0], setting=True)}" for c in same]
+    if any(f"{c}_low" in ends for c in shown):
+        common.append("[ ] 95% confidence intervals")
+    others = [c for c in shown if c in recorded]
+    if len(others) <= MAX_AMONG:
         others = []
-    made = [_build_section(frame, [c for c in shown if c not in others])]
-    lead = [c for c in shown if c in (*setting, "policy")]
-    # What is of a run's end has nothing to say of earlier rounds.
-    ends = [c for c in others if apart[c].of_run]
-    for some in ([c for c in others if c not in ends], ends):
-        for first in range(0, len(some), MOST_APART):
-            own = some[first : first + MOST_APART]
-            rows = frame.filter(pl.any_horizontal(pl.col(own).is_not_null()))
-            legend = "; ".join(f"{name}: {apart[name].label}" for name in own)
-            made.append(_build_section(rows, [*lead, *own], f"{legend}."))
-    return shared, made
+    lead = [c for c in shown if c in (*setting, "policy", "statistic")]
+    main = [*lead, *(c for c in shown if c not in (*others, *lead))]
+    sections = [_build_section(frame, main, lead, _describe_times(frame) if timed else "")]
+    # A metric of a whole run has values in the last round only.
+    of_run = [c for c in others if recorded[c].of_run]
+    for some in ([c for c in others if c not in of_run], of_run):
+        for first in range(0, len(some), MAX_OWN):
+            columns = some[first : first + MAX_OWN]
+            rows = frame.filter(pl.any_horizontal(pl.col(columns).is_not_null()))
+            legend = "; ".join(f"{name}: {recorded[name].label}" for name in columns)
+            sections.append(_build_section(rows, [*lead, *columns], lead, f"{legend}."))
+    return "; ".join(common), [section for section in sections if section.rows]
 
 
-def _build_section(frame: pl.DataFrame, shown: Sequence[str], legend: str = "") -> TableSection:
+def _build_section(
+    frame: pl.DataFrame, columns: Sequence[str], lead: Sequence[str], legend: str = ""
+) -> TableSection:
     """Return some columns of a table as text."""
-    rows = [[_format_interval(c, row) for c in shown] for row in frame.iter_rows(named=True)]
+    setting = set(lead)
+    rows = [
+        [_format_interval(c, row, c in setting) for c in columns]
+        for row in frame.iter_rows(named=True)
+    ]
     if any(cell.endswith(NONE) for row in rows for cell in row):
         legend = f"{legend} {WHY_NONE}.".strip()
-    return TableSection([_format_header(c, frame.columns) for c in shown], rows, legend)
+    words = [frame.schema[c] == pl.String for c in columns]
+    headers = [_format_header(c) for c in columns]
+    return TableSection(headers, rows, legend, max(1, len(lead)), words)
 
 
-def _format_header(column: str, columns: Sequence[str]) -> str:
+def _describe_times(frame: pl.DataFrame) -> str:
+    """Return the time of a round once: the range of each policy, equal ones together."""
+    policies: dict[str, list[str]] = {}
+    ranges = frame.group_by("policy").agg(low=pl.col(TIME).min(), high=pl.col(TIME).max())
+    by_policy = {row["policy"]: row for row in ranges.iter_rows(named=True)}
+    for label in sort_policies(by_policy):
+        ends = (_format_seconds(by_policy[label][end]) for end in ("low", "high"))
+        policies.setdefault(" to ".join(dict.fromkeys(ends)), []).append(find_style(label).name)
+    texts = [f"{text} ({', '.join(names)})" for text, names in policies.items()]
+    return f"Time a round over the whole run: {'; '.join(texts)}."
+
+
+def _format_header(column: str) -> str:
     ours = column.removeprefix("paper_")  # stands right beside ours
-    name = HEADERS.get(ours, ours)
-    of = next((one for one in MEANS if ours.endswith(f"_{one}_minus")), None)
-    if of:
-        name = f"{find_style(ours.removesuffix(f'_{of}_minus')).name}'s {of} minus policy's"
-    elif ours.endswith("_minus"):
-        name = f"{find_style(ours.removesuffix('_minus')).name} minus policy"
-    name = f"{name} [95% CI]" if f"{column}_low" in columns else name
-    return "paper" if column != ours else name
+    if column != ours:
+        return "paper"
+    what = next((one for one in COMPARED if ours.endswith(f"_{one}_minus")), "throughput")
+    reference = ours.removesuffix("_minus").removesuffix(f"_{what}")
+    if ours.endswith("_minus"):
+        return f"{find_style(reference).name}'s {what} minus policy's"
+    return str(HEADERS.get(ours, ours))
 
 
-def _format_interval(column: str, row: Mapping[str, Any]) -> str:
-    text = _format_cell(column, row[column])
-    if row.get(f"{column}_low") is None:
-        is_mean = f"{column}_low" in row and row[column] is not None
+def _format_interval(column: str, row: Mapping[str, Any], setting: bool) -> str:
+    value, low, high = (row.get(f"{column}{end}") for end in ("", "_low", "_high"))
+    text = _format_cell(column, value, setting=setting)
+    if low is None or high is None:
+        # The oracle has no gap to itself.
+        own_gap = column == "gap_mean" and row.get("policy") == OPTIMAL
+        is_mean = f"{column}_low" in row and value is not None and not own_gap
         return f"{text} {NONE}" if is_mean else text
-    ends = [row[f"{column}_{end}"] for end in ("low", "high")]
-    told = row[column], *ends
-    decimals = _find_decimals(column)
-    if decimals is not None and ends[0] * ends[1] > 0:
-        # An interval on one side of zero is shown there: no end of it is rounded to zero.
-        decimals += next(
-            (m for m in range(MOST_MORE) if all(round(e, decimals + m) for e in ends)), 0
+    # Two digits of the half-width, where the mean has no more than three; but one at least.
+    first = -_find_magnitude((high - low) / 2)
+    decimals = max(min(_find_decimals(value, low, high), first + 1), first, 0)
+    if low * high > 0:
+        # An interval on one side of zero is shown there: its ends do not round to zero.
+        decimals = next(
+            (d for d in range(decimals, MAX_DECIMALS) if round(low, d) and round(high, d)), decimals
         )
-    text, low, high = (_format_cell(column, value, decimals) for value in told)
-    return f"{text} [{low}, {high}]"
+    text, low_text, high_text = (_format_number(one, decimals) for one in (value, low, high))
+    return f"{text} [{low_text}, {high_text}]"
 
 
-def _find_decimals(column: str) -> int | None:
-    return next((number for part, number in DECIMALS.items() if part in column), None)
+def _find_magnitude(value: float) -> int:
+    """Return the power of ten of a number's first digit."""
+    return math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
 
 
-def _format_cell(column: str, value: Any, decimals: int | None = None) -> str:
+def _find_decimals(*values: float) -> int:
+    """Return the decimals with which the largest of some numbers has three significant digits."""
+    largest = max(map(abs, values))
+    return min(max(0, DIGITS - 1 - _find_magnitude(largest)), MAX_DECIMALS) if largest else 0
+
+
+def _format_number(value: float, decimals: int) -> str:
+    # Adding zero turns a rounded -0.0 into 0.0.
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
+def _format_seconds(seconds: float) -> str:
+    if seconds == 0:
+        return "≈ 0"  # as the paper rounds it
+    scale, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
+    return f"{_format_number(scale * seconds, max(0, 1 - _find_magnitude(scale * seconds)))} {unit}"
+
+
+def _format_cell(column: str, value: Any, setting: bool = False) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if column == "policy":
         return find_style(value).name
-    if column.endswith("seconds_per_round"):
-        if value == 0:
-            return "≈ 0"  # as the paper rounds it
-        return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
+    if column.endswith(TIME):
+        return _format_seconds(value)
     if isinstance(value, float):
-        decimals = _find_decimals(column) if decimals is None else decimals
-        # Adding zero turns a rounded -0.0 into 0.0.
-        return (
-            f"{value:.3g}" if decimals is None else f"{round(value, decimals) + 0.0:.{decimals}f}"
-        )
+        return f"{value:g}" if setting else _format_number(value, _find_decimals(value))
     return str(value)

@@ -1,8 +1,8 @@
 """Tables as in the paper, from stored results.
 
-A table is a long polars frame: a row a point, arrival rate, round and policy. The CSV holds it
-whole; Markdown and the terminal show it rounded, an interval in one cell with its mean, and what is
-the same in all rows once, above.
+A table is a long polars frame with a row for each point, arrival rate, round and policy. The CSV
+file holds all of it. Markdown and the terminal show rounded numbers, each interval in the cell of
+its mean, and values common to all rows once, above the table.
 """
 
 import re
@@ -12,6 +12,8 @@ from typing import Literal
 
 import polars as pl
 import xarray as xr
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -29,13 +31,13 @@ from cqbjax.results.frame import (
 from cqbjax.results.metrics import Metric, find_recorded, list_metrics, list_shares
 from cqbjax.results.names import OTHERWISE, STYLE
 from cqbjax.results.summaries import find_differing
-from cqbjax.results.table_text import TEXTS, split_table
+from cqbjax.results.table_text import TableSection, split_table
 
 DIGITS = 7
-# Queries a round by which a queue that is borne may still grow over the second half of a run.
+# Queries a round by which a stable queue may still grow over the second half of a run.
 GROWTH = 0.01
 
-# What Markdown takes for markup: each is written with a backslash before it.
+# Markdown's markup, which is written with a backslash before it.
 _MARKUP = re.compile(
     r"[\\|$`*]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\[(?=[^\]]*\]\()"
     r"|~(?=\w)|(?<!\w)~(?=\S)|(?<![^\W_])_(?=\S)"
@@ -45,14 +47,16 @@ _SETTING = (
     "source", "stand_in", "encoder", "K", "num_servers", "slackness", "parameters", *OTHERWISE,
     "yardstick", "singletons", "load",
 )  # fmt: skip
-# A terminal shows so many rows; files hold all.
-MOST_PRINTED = 120
+# Rows shown in a terminal; files hold all of them.
+MAX_PRINTED = 120
+# Spaces between columns in a terminal: rich's padding and divider.
+COLUMN_GAP = 2
 
 
 def throughput_table(
     points: Sequence[xr.Dataset], rounds: Sequence[int] = (500, 1000), reference: str = "acqb"
 ) -> pl.DataFrame:
-    """Tabulate throughput, wall-clock time, and how far the reference policy is ahead.
+    """Tabulate queue length, its gap to the oracle, throughput, time, and a reference's lead.
 
     Args:
         points: as `results.load_points` returns them.
@@ -60,15 +64,18 @@ def throughput_table(
         reference: the policy compared with every other one, seed by seed.
 
     Returns:
-        By setting, arrival_rate, round and policy: seeds, throughput (queries a round) with its
-        95% interval _low and _high, seconds_per_round, `<reference>_minus` this policy's
-        throughput with its interval and `excludes_zero` (null for the reference itself, where it
-        was not run, and for a single seed), and each array of one's own with its interval.
+        By setting, arrival_rate, round and policy: seeds, length_mean and gap_mean in queries and
+        throughput in queries a round, each with its 95% interval _low and _high,
+        seconds_per_round, `<reference>_minus` this policy's throughput with its interval and
+        `excludes_zero` (null for the reference itself, where it was not run, and for a single
+        seed), and each recorded metric with its interval.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    columns = _name_interval_columns("throughput", "throughput")
+    columns = _name_interval_columns("length_mean", "queue_length")
+    columns |= _name_interval_columns("gap_mean", "gap")
+    columns |= _name_interval_columns("throughput", "throughput")
     columns["seconds_per_round"] = ("seconds_per_round", "mean")
     return _build_table(points, rounds, columns, "throughput", reference, f"{reference}_minus")
 
@@ -76,7 +83,7 @@ def throughput_table(
 def gap_table(
     points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
 ) -> pl.DataFrame:
-    """Tabulate the queue length gap to the optimal policy and the throughput, as the paper does.
+    """Tabulate the queue length, its gap to the optimal policy, and the throughput.
 
     Args:
         points: as `results.load_points` returns them.
@@ -84,10 +91,11 @@ def gap_table(
         reference: a policy compared with every other one, seed by seed, or none.
 
     Returns:
-        By setting, arrival_rate, round and policy: seeds, gap_mean with its 95% interval _low and
-        _high and gap_sd over seeds, in queries, and throughput, in queries a round; with a
-        reference also `<reference>_gap_minus` this policy's, as in `throughput_table`: above zero
-        the policy has the shorter queue; and each array of one's own with its interval.
+        By setting, arrival_rate, round and policy: seeds, length_mean and gap_mean with their 95%
+        intervals _low and _high, gap_sd over seeds, in queries, and throughput, in queries a
+        round; with a reference also `<reference>_gap_minus` this policy's, as in
+        `throughput_table`: above zero the policy has the shorter queue; and each recorded metric
+        with its interval.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
@@ -98,9 +106,9 @@ def gap_table(
 def length_table(
     points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
 ) -> pl.DataFrame:
-    """Tabulate the queue length itself, for worlds in which no policy that is run is the optimum.
+    """Tabulate the queue length, for dynamics under which `optimal` is not an oracle.
 
-    As `gap_table`, its columns `length_mean` and so on.
+    Like `gap_table`, with `length_mean` and `length_sd` and without a gap.
     """
     return _tabulate_means("length", "queue_length", points, rounds, reference)
 
@@ -108,28 +116,28 @@ def length_table(
 def regret_table(
     points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
 ) -> pl.DataFrame:
-    """Tabulate the cumulative regret: as `gap_table`, its columns `regret_mean` and so on."""
+    """Tabulate the cumulative regret, like `gap_table` with `regret_mean` and `regret_sd`."""
     return _tabulate_means("regret", "regret", points, rounds, reference)
 
 
 def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
-    """Tabulate the largest arrival rate that each policy bears.
+    """Tabulate the largest arrival rate at which the queue of each policy is stable.
 
-    A rate is borne if the queue grows by at most `most` queries a round over the second half of
-    the run, in the mean over seeds: (Q(T) - Q(T/2)) / (T/2). A policy bears a load if it bears it
-    and every smaller one that was run.
+    A queue is stable if it grows by at most `most` queries a round over the second half of the
+    run, in the mean over seeds: (Q(T) - Q(T/2)) / (T/2). A rate counts if the queue is stable at
+    it and at every smaller rate that was run.
 
     Args:
         points: as `results.load_points` returns them, over several arrival rates.
         most: in queries a round.
 
     Returns:
-        By every other key in which points differ and policy: `rates`, how many were run, `borne`,
-        the largest that is borne (null if the smallest is not), `next`, the smallest above it, and
-        `growth`, `growth_low`, `growth_high` there, with its 95% interval over seeds.
+        By every other key in which points differ and policy: `rates`, the number of them, `borne`,
+        the largest stable rate (null if the smallest is not stable), `next`, the smallest above
+        it, and `growth`, `growth_low`, `growth_high` there, with its 95% interval over seeds.
 
     Raises:
-        ValueError: no point, or no half that was recorded.
+        ValueError: no point, or no recorded round in the first half.
     """
     grown = tabulate_growth(points, "queue_length", [LAST])
     if (2 * grown["since"] > grown["round"]).any():
@@ -152,24 +160,24 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
 
 
 def save_table(
-    frame: pl.DataFrame, stem: Path, caption: str, apart: Mapping[str, Metric] | None = None
+    frame: pl.DataFrame, stem: Path, caption: str, recorded: Mapping[str, Metric] | None = None
 ) -> tuple[Path, Path]:
-    """Write `stem`.csv, unrounded, and `stem`.md, to be read, each whole or not at all.
+    """Write `stem`.csv, unrounded, and `stem`.md, rounded, each atomically.
 
     Args:
         frame: the table.
         stem: of both files.
-        caption: what it is.
-        apart: columns that the Markdown has in tables of their own where they are many.
+        caption: the title of the Markdown.
+        recorded: metrics whose columns become tables of their own if there are many.
     """
     stem = Path(stem)
-    shared, parts = split_table(frame, apart or {})
+    common, sections = split_table(frame, recorded or {})
     lines = [f"**{_escape_markdown(caption)}**", ""]
-    lines += [f"In all rows: {_escape_markdown(shared)}.", ""] if shared else []
-    for number, part in enumerate(parts):
-        lines += [""] * bool(number) + ([_escape_markdown(part.legend), ""] if part.legend else [])
-        aligned = ["---" if header in TEXTS else "---:" for header in part.headers]
-        for cells in (part.headers, aligned, *part.rows):
+    lines += [f"In all rows: {_escape_markdown(common)}.", ""] if common else []
+    for number, one in enumerate(sections):
+        lines += [""] * bool(number) + ([_escape_markdown(one.legend), ""] if one.legend else [])
+        aligned = ["---" if words else "---:" for words in one.words]
+        for cells in (one.headers, aligned, *one.rows):
             lines.append(f"| {' | '.join(map(_escape_markdown, cells))} |")
     csv, markdown = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.md")
     write_csv(csv, frame)
@@ -178,13 +186,13 @@ def save_table(
 
 
 def _escape_markdown(text: str) -> str:
-    """Return a text as Markdown that reads as the text does."""
+    """Return a text as Markdown without markup."""
     return _MARKUP.sub(r"\\\g<0>", text.replace("\n", " "))
 
 
 def write_csv(path: Path, frame: pl.DataFrame) -> None:
     """Write a table with all the digits that a float32 has, and no more."""
-    # In float32 itself the rounding would cost the last of them.
+    # Rounding in float32 would lose the last of them.
     exact = frame.with_columns(pl.selectors.float().cast(pl.Float64))
     rounded = exact.with_columns(pl.selectors.float().round_sig_figs(DIGITS))
     write_atomic(path, rounded.write_csv)
@@ -192,27 +200,56 @@ def write_csv(path: Path, frame: pl.DataFrame) -> None:
 
 def print_table(
     frame: pl.DataFrame, title: str, console: Console | None = None,
-    apart: Mapping[str, Metric] | None = None,
+    recorded: Mapping[str, Metric] | None = None,
 ) -> None:  # fmt: skip
-    """Print a table to the terminal, or to a given console, as `save_table`'s Markdown reads."""
-    shared, parts = split_table(frame, apart or {})
+    """Print a table, unless it has no rows: as `save_table` writes it, as wide as the console.
+
+    Columns that do not fit follow in further tables with the same leading columns; if not even one
+    fits, each row becomes a list of its values.
+    """
+    common, sections = split_table(frame, recorded or {})
     console = console or Console()
-    for number, part in enumerate(parts):
-        # Escaped, for rich would take an interval's brackets for markup.
-        alike = f"In all rows: {shared}." if shared and not number else ""
-        said = f"{alike} {part.legend}".strip()
-        table = Table(title=None if number else escape(title), caption=escape(said) or None)
-        for header, *cells in zip(part.headers, *part.rows, strict=True):
-            # Where room is short, let the headers break and not the numbers.
-            side: Literal["left", "right"] = "left" if header in TEXTS else "right"
-            table.add_column(
-                escape(header), justify=side, min_width=max(map(len, cells), default=0)
-            )
-        for cells in part.rows[:MOST_PRINTED]:
-            table.add_row(*map(escape, cells))
-        console.print(table)
-        if len(part.rows) > MOST_PRINTED:
-            console.print(f"{len(part.rows) - MOST_PRINTED:,} more rows are in the table's files")
+    if sections:
+        console.print(f"[bold]{escape(title)}[/]", highlight=False)
+    if sections and common:
+        console.print(f"In all rows: {common}.", markup=False, highlight=False)
+    for one in sections:
+        for columns in _fold_columns(one, console.width):
+            # In a narrow table the headers wrap, and the numbers do not.
+            grid = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+            for i in columns:
+                widest = max(cell_len(row[i]) for row in one.rows)
+                side: Literal["left", "right"] = "left" if one.words[i] else "right"
+                grid.add_column(escape(one.headers[i]), justify=side, min_width=widest)
+            for row in one.rows[:MAX_PRINTED]:
+                grid.add_row(*(escape(row[i]) for i in columns))
+            console.print(grid, "")
+        if not _fold_columns(one, console.width):
+            for row in one.rows[:MAX_PRINTED]:
+                values = map(": ".join, zip(one.headers, row, strict=True))
+                console.print("\n  ".join(values), markup=False, highlight=False)
+        if len(one.rows) > MAX_PRINTED:
+            console.print(f"{len(one.rows) - MAX_PRINTED:,} more rows are in the table's files")
+        if one.legend:
+            console.print(one.legend, markup=False, highlight=False)
+
+
+def _fold_columns(section: TableSection, width: int) -> list[list[int]]:
+    """Return the columns of each table that fits the width, or an empty list if one does not."""
+    columns = zip(section.headers, *section.rows, strict=True)
+    widths = [
+        COLUMN_GAP + max(map(cell_len, [*header.split(), *cells])) for header, *cells in columns
+    ]
+    lead, others = list(range(section.lead)), range(section.lead, len(widths))
+    free = width + COLUMN_GAP - sum(widths[i] for i in lead)
+    if max((widths[i] for i in others), default=0) > free:
+        return []
+    folded: list[list[int]] = [[]]
+    for i in others:
+        if sum(widths[j] for j in [*folded[-1], i]) > free:
+            folded.append([])
+        folded[-1].append(i)
+    return [[*lead, *some] for some in folded]
 
 
 def _list_setting_columns(points: Sequence[xr.Dataset]) -> list[str]:
@@ -232,7 +269,9 @@ def _tabulate_means(
     reference: str | None,
 ) -> pl.DataFrame:  # fmt: skip
     """Tabulate mean and standard deviation of a metric, under a name, and the throughput."""
-    columns = _name_interval_columns(f"{name}_mean", metric)
+    columns = _name_interval_columns("length_mean", "queue_length")
+    columns |= _name_interval_columns("gap_mean", "gap") if name != "length" else {}
+    columns |= _name_interval_columns(f"{name}_mean", metric)
     columns |= {f"{name}_sd": (metric, "sd"), "throughput": ("throughput", "mean")}
     return _build_table(points, rounds, columns, metric, reference, f"{reference}_{name}_minus")
 

@@ -43,6 +43,14 @@ def test_where_nothing_is_simulated_a_line_says_no_rounds():
     assert said.getvalue() == "compiling acqb\n"
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_details_are_printed_if_they_are_asked_for(verbose):
+    screen = io.StringIO()
+    with show_progress(Console(file=screen), verbose) as progress:
+        progress.log("64 a chunk")
+    assert screen.getvalue() == "64 a chunk\n" * verbose
+
+
 def test_a_file_is_no_terminal():
     with show_progress(Console(file=io.StringIO())) as progress:
         assert isinstance(progress, LogReporter)

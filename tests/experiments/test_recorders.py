@@ -44,7 +44,7 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
 
     table = (folder / "results" / "tables" / "recorded.csv").read_text().splitlines()
     assert {"waited", "waited_low", "waited_high"} <= set(table[0].split(","))
-    assert "waited [95% CI]" in (folder / "results" / "tables" / "recorded.md").read_text()
+    assert "| waited |" in (folder / "results" / "tables" / "recorded.md").read_text()
     datasets = [one.point for one in points]
     frame = aggregate_points(datasets, ["waited"])
     mean = float(datasets[0]["waited"].isel(round=-1).sel(policy="random").mean())

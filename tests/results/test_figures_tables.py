@@ -27,7 +27,7 @@ from cqbjax.figures import files as figure_files
 from cqbjax.figures import panels, sweeps
 from cqbjax.results import names, tables
 from cqbjax.results.aggregate import aggregate_points
-from cqbjax.results.table_text import split_table
+from cqbjax.results.table_text import WHY_NONE, split_table
 from reproduction.theory import figures as theory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -272,9 +272,12 @@ def test_an_interval_over_zero_is_not_called_a_difference() -> None:
     ("low", "high", "shown"),
     [(-0.0012, -4e-7, "-0.0006002 [-0.0012000, -0.0000004]"), (3e-6, 0.1, "0.050002 [0.000003"),
      (-0.0012, 0.0, "-0.00060 [-0.00120, 0.00000]"), (-0.0012, 4e-6, "-0.00060 [-0.00120, 0.0"),
-     (0.1, 0.2, "0.15000 [0.10000, 0.20000]")],
+     (0.1, 0.2, "0.150 [0.100, 0.200]"), (0.68, 0.702, "0.691 [0.680, 0.702]"),
+     (0.4, 2.6, "1.5 [0.4, 2.6]"), (248.2, 273.1, "261 [248, 273]"),
+     (1230.0, 1410.0, "1320 [1230, 1410]"), (0.998, 1.002, "1.000 [0.998, 1.002]"),
+     (-0.000561, 0.000227, "-0.00017 [-0.00056, 0.00023]")],
 )  # fmt: skip
-def test_an_interval_that_leaves_out_zero_is_seen_to(low, high, shown) -> None:
+def test_an_interval_has_few_digits_and_more_if_it_leaves_out_zero(low, high, shown) -> None:
     row = {"acqb_minus": [(low + high) / 2], "acqb_minus_low": [low], "acqb_minus_high": [high]}
     (part,) = split_table(pl.DataFrame(row), {})[1]
     assert part.rows[0][0].startswith(shown)
@@ -305,7 +308,7 @@ def test_an_interval_is_no_point_and_a_share_stays_between_0_and_1(tmp_path: Pat
     made = aggregate_points([point], ["none", "tries"]).filter(policy="random")
     assert made["low"].to_list() == [0, None] and made["high"][1] is None
     _, markdown = tables.save_table(tables.throughput_table([point], [60]), tmp_path / "t", "T")
-    assert "1 [–]" in markdown.read_text() and "which tell no interval." in markdown.read_text()
+    assert "1.00 [–]" in markdown.read_text() and "of equal seeds." in markdown.read_text()
 
 
 def test_without_the_reference_there_is_no_difference() -> None:
@@ -324,7 +327,7 @@ def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
     assert row["zero_gap_minus_high"] == pytest.approx(apart.mean() + half)
     assert row["excludes_zero"] == (abs(apart.mean()) > half)
     assert row_of(table, policy="zero")["zero_gap_minus"] is None
-    assert "ZERO's gap minus policy's [95% CI]" in split_table(table, {})[1][0].headers
+    assert "ZERO's gap minus policy's" in split_table(table, {})[1][0].headers
 
 
 @pytest.mark.parametrize("name, array", [("length", "queue_length"), ("regret", "regret")])
@@ -343,7 +346,7 @@ def test_lengths_and_regrets_are_tabulated_at_each_points_own_last_round(
         apart = float((last.sel(policy="zero") - last.sel(policy="acqb")).mean())
         assert row[f"zero_{name}_minus"] == pytest.approx(apart)
     headers = split_table(table, {})[1][0].headers
-    assert f"ZERO's {name} minus policy's [95% CI]" in headers
+    assert f"ZERO's {name} minus policy's" in headers
 
 
 def test_gap_table_is_arithmetic_on_the_arrays() -> None:
@@ -371,7 +374,7 @@ def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:
     assert text.startswith("**Gap at the end**") and "a slice of 3,164 prompts" in text
     row = row_of(table, policy="cqb_eps")
     cell = f"{row['gap_mean']:.1f} [{row['gap_mean_low']:.1f}, {row['gap_mean_high']:.1f}]"
-    assert f"| CQB-ε | {cell} |" in text
+    assert f" | {cell} |" in next(x for x in text.splitlines() if x.startswith("| CQB-ε |"))
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert len(widths) == 1
     screen = io.StringIO()
@@ -379,6 +382,45 @@ def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:
     shown = " ".join(screen.getvalue().split())
     assert cell in shown and "a slice of 3,164 prompts [binary]" in shown
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def print_text(table: pl.DataFrame, width: int) -> list[str]:
+    """Return the lines of a printed table."""
+    screen = io.StringIO()
+    tables.print_table(table, "A title", Console(width=width, file=screen))
+    return screen.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [200, 80, 40, 20])
+def test_a_printed_table_is_as_narrow_as_the_terminal_and_whole(width: int) -> None:
+    points = [fabricate(("optimal", *RIVALS), num_seeds=8, rates=(0.5, 0.6), K=k) for k in (1, 2)]
+    table = tables.throughput_table(points, [30, 60])
+    printed = print_text(table, width)
+    assert max(map(len, printed)) <= width
+    wide = " ".join(" ".join(print_text(table, 500)).split())
+    cells = [cell for row in split_table(table, {})[1][0].rows for cell in row]
+    text = " ".join(" ".join(printed).split())
+    assert all(cell in wide and cell in text for cell in cells)
+    headers = sum(line.split()[:2] == ["K", "λ"] for line in printed)
+    assert headers == {200: 1, 80: 2, 40: 0, 20: 0}[width], "one table, folded, and a list"
+
+
+def test_queue_length_and_its_gap_come_first_and_times_stand_once() -> None:
+    table = tables.throughput_table([fabricate(("optimal", *RIVALS), num_seeds=8)], [30, 60])
+    (part,) = split_table(table, {})[1]
+    assert part.headers[:5] == [
+        "round", "policy", "queue length", "gap to the oracle", "throughput",
+    ]  # fmt: skip
+    assert all(row[3] == "0" for row in part.rows if row[1] == "Optimal")
+    assert "time a round" not in part.headers and "excludes 0" not in part.headers
+    assert "5.0 µs (RAND)" in part.legend and WHY_NONE not in part.legend
+    beside = table.with_columns(paper_seconds_per_round=pl.lit(0.01))
+    (part,) = split_table(beside, {})[1]
+    assert {"time a round", "paper"} <= {*part.headers}
+
+
+def test_a_table_without_rows_is_not_printed() -> None:
+    assert print_text(tables.gap_table([fabricate()], [60]).clear(), 80) == []
 
 
 def test_points_of_several_sources_are_told_apart() -> None:
