@@ -146,16 +146,19 @@ def _only_job(config: DictConfig) -> Job:
 
 
 def _name_study(job: Job) -> Job:
-    """Return a job whose `name` is that of its files."""
+    """Return a job whose `name` is that of its files: for an unnamed study, its settings."""
     for word in job.words:
         if word.startswith("~") and not {*word} & {*"./@"}:
             key = word[1:].partition("=")[0]
             raise ValueError(f"{word}: {key} cannot be left out, a part of it such as ~{key}.x can")
-    name = validation.name_files(job.config)
-    return (
-        job
-        if name == job.config.name
-        else job._replace(config=job.config.with_values({"name": name}))
+    config = job.config
+    if config.name == validation.UNNAMED and not any(w.startswith("name=") for w in job.words):
+        spanned = (*job.swept, *config.get("grid", ()))
+        name = validation.name_settings(config, job.words, spanned)
+        config = config if name == config.name else config.with_values({"name": name})
+    name = validation.name_files(config)
+    return job._replace(
+        config=config if name == config.name else config.with_values({"name": name})
     )
 
 

@@ -67,6 +67,15 @@ def write_output(
     return written
 
 
+def name_seeds(output: StudyOutput, seeds: str) -> StudyOutput:
+    """Return the output with the number of seeds in the captions of its tables."""
+    tables = {
+        name: table._replace(caption=table.caption and f"{table.caption}: {seeds}")
+        for name, table in output.tables.items()
+    }
+    return output._replace(tables=tables)
+
+
 def describe_files(paths: Sequence[Path]) -> str:
     """Return paths in one text, those that differ in their endings as `figures/first.{pdf,png}`."""
     endings: dict[str, list[str]] = {}

@@ -72,7 +72,7 @@ def run_study(
         _print_estimates(prepared, index, lap, console)
         return [None] * len(study.jobs)
     left = _find_missing(prepared, index, console)
-    with show_progress() as progress:
+    with show_progress(verbose=study.config.verbose) as progress:
         lost = run_points(left, index, (make, make_policies), progress, console, study.strict)
     skipped = [f"{name} left out: {why}" for name, why in lost.items()]
     study.skipped += skipped
@@ -119,8 +119,9 @@ def _find_missing(
     left, number = shards.select_missing(points, index), sum(len(one.policies) for one in points)
     missing = len({(one.point.label, label) for one in left for label in one.policies})
     if missing < number:
-        stored = f"{number - missing} of {number} policies at {len(points)} points are stored"
-        console.print(f"{stored}: not run again")
+        places = f"{len(points)} points" if len(points) > 1 else "the point"
+        stored = f"{number - missing} of {number} policies at {places} are stored"
+        _print(console, [f"{stored}: not run again"])
     _print(console, shards.describe_replaced(left, index))
     return left
 
@@ -134,9 +135,11 @@ def _show(
     stored = shards.read_back(points, index, study_type.select_rounds(study.config, panels))
     first = points[0].point.config
     output = show(study_type, stored, first) if show else study_type.show(stored, first)
+    seeds = max(index.count_seeds(shards.request_of(one)) for one in points)
+    if seeds > first.num_seeds:
+        output = display.name_seeds(output, f"{first.num_seeds} of the {seeds} stored seeds")
     written = display.write_output(output, study.config, study.config.name, console)
-    files = ", ".join(str(path) for path in written)
-    console.print(f"arrays in {study.folder}; {files}", markup=False)
+    _print(console, [f"written: {study.folder}, {display.describe_files(written)}"])
 
 
 def _compute_objectives(

@@ -19,6 +19,7 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.engine import checkpoints
 from cqbjax.experiments import configs
 from cqbjax.experiments.grid import PreparedPoint
+from cqbjax.experiments.validation import DISPLAY_KEYS, RUN_KEYS
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CELLS, CacheKey
 from cqbjax.results.points import AXES, STUDY_TYPE
@@ -26,21 +27,12 @@ from cqbjax.results.points import AXES, STUDY_TYPE
 PACKAGES = (
     "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
 )  # fmt: skip
-# Keys that do not affect any number: how results are shown, and where and how they are computed.
-# A key in none of the lists is part of the cache key.
-DISPLAY_KEYS = (
-    "name", "title", "figure_policies", "spread", "queue", "table", "compared", "objective",
-    "table_rounds", "dry_run", "rerun", "fail_fast", "chunk", "memory_gb", "shard_runs",
-    "cluster", "results_dir", "data_dir", "cache_dir",
-)  # fmt: skip
 # Keys to which others refer (policies, source, rates), and which count there.
 INDIRECT_KEYS = (
     "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "recall_by",
     "explore_rounds", "window", "exploit_size", "head", "warm", "num_servers", "dim", "slackness",
     "parameters", "rates_by_K", "policies_by_K",
 )  # fmt: skip
-# Keys of the runs of a point to which others can be added.
-RUN_KEYS = ("arrival_rate", "first_seed", "num_seeds")
 # The module in which the training of routers and heads begins.
 TRAINING = "cqbjax.offline.policies"
 

@@ -24,7 +24,8 @@ from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import PreparedPoint, list_seeds
-from cqbjax.experiments.manifests import DISPLAY_KEYS, RUN_KEYS, manifest_of
+from cqbjax.experiments.manifests import manifest_of
+from cqbjax.experiments.validation import DISPLAY_KEYS, RUN_KEYS
 from cqbjax.results import files
 from cqbjax.results.index import Cell, IndexEntry, ResultIndex, RunRequest
 from cqbjax.results.points import ResultError, StoredPoint

@@ -3,6 +3,7 @@
 import inspect
 import pkgutil
 import re
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -34,8 +35,20 @@ READ_TOO = ("horizon", "data_dir", "results_dir")
 # Keys that every study type reads, or the command itself.
 COMMON_KEYS = (
     "kind", "name", "title", "cluster", "sweeper", "arena", "experiment", "hydra", "dry_run",
-    "rerun", "fail_fast", "results_dir", "data_dir", "cache_dir",
+    "rerun", "fail_fast", "verbose", "results_dir", "data_dir", "cache_dir",
 )  # fmt: skip
+# Keys that do not affect any number: how results are shown, and where and how they are computed.
+# A key in none of the lists is part of the cache key.
+DISPLAY_KEYS = (
+    "name", "title", "figure_policies", "spread", "queue", "table", "compared", "objective",
+    "table_rounds", "dry_run", "rerun", "fail_fast", "verbose", "chunk", "memory_gb",
+    "shard_runs",
+    "cluster", "results_dir", "data_dir", "cache_dir",
+)  # fmt: skip
+# Keys of the runs of a point to which others can be added.
+RUN_KEYS = ("arrival_rate", "first_seed", "num_seeds")
+# The name of a study that is given none, followed by its settings.
+UNNAMED, MAX_NAME = "custom", 60
 OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
 # The user model and the service model of the paper.
 PAPER_DYNAMICS = {"users": "stay", "service": "one"}
@@ -69,7 +82,7 @@ WORD_RULES: Rules = {
 RULES: Rules = {
     **WORD_RULES,
     **dict.fromkeys(
-        ("dry_run", "rerun", "fail_fast", "queries"),
+        ("dry_run", "rerun", "fail_fast", "verbose", "queries"),
         (lambda x: isinstance(x, bool), "must be true or false"),
     ),
     **dict.fromkeys(GROUPS, (
@@ -346,6 +359,32 @@ def name_files(config: Config) -> str:
     prefix = (config.get("kind") or {}).get("prefix") or ""
     validate_name(f"{prefix}{config.name}", "kind.prefix and name")
     return f"{prefix}{config.name}"
+
+
+def name_settings(config: Config, words: Sequence[str], spanned: Collection[str]) -> str:
+    """Return a name for a study without one: its settings, so that no other study shadows it.
+
+    Args:
+        config: of the study.
+        words: `key=value` of the command.
+        spanned: keys that become dimensions of the result.
+    """
+    study_type = _find_study_type(config)
+    added = RUN_KEYS if getattr(study_type, "extensible", True) else ()
+    ignored = {*DISPLAY_KEYS, *added, "sweeper", "hydra"}
+    if config.kind.get("prefix"):
+        ignored.add("kind")
+    settings: dict[str, str] = {}
+    for word in words:
+        key = word.lstrip("+").partition("=")[0]
+        if re.split("[./]", key)[0] not in ignored and key not in (*spanned, "policy"):
+            settings[key] = word.lstrip("+")
+    text = ",".join([UNNAMED, *(settings[key] for key in sorted(settings) if key[0] != "~")])
+    plain = re.sub(r"[][{}'\"]", "", text)
+    name = re.sub(r"[^\w.,=+-]", "_", plain)
+    if name == plain and len(name) <= MAX_NAME:
+        return name
+    return f"{name[:MAX_NAME]}-{zlib.crc32(text.encode()):08x}"
 
 
 def validate_name(name: Any, key: str = "name") -> None:

@@ -181,6 +181,11 @@ class ResultIndex:
                 lacking[label] = left
         return lacking
 
+    def count_seeds(self, asked: RunRequest) -> int:
+        """Return the number of seeds that are stored of a point."""
+        entries = self._stored(asked.name, asked.key.point)
+        return len({seed for one in entries for _, seed in one.cells})
+
     def newest_other(self, asked: RunRequest) -> IndexEntry | None:
         """Return the newest entry of a point of which no entry has the requested key; else None."""
         keys = self._points.get((self.folder, asked.name), {})

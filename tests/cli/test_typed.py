@@ -209,3 +209,29 @@ def test_a_field_of_one_number_holds_no_word_no_switch_and_no_mapping(kind):
         for value in () if isinstance(field.default, str) else ("many", True, {"a": 1}):
             with pytest.raises(ValueError, match=f"^{field.name}=.* must be "):
                 check_numbers(dataclasses.replace(one, **{field.name: value}))
+
+
+# Words of an unnamed study -> the name of its results.
+UNNAMED = {
+    "": "custom", "num_seeds=9 arrival_rate=0.5 policy=[acqb] verbose=true title=T": "custom",
+    "K=2 horizon=3000": "custom,K=2,horizon=3000", "horizon=3000 K=2": "custom,K=2,horizon=3000",
+    "policy.acqb.c1=3 ~policy.random": "custom,policy.acqb.c1=3",
+    "users=[orbit] alpha_scale=[0.1,0.2]": "custom,users=orbit",
+    "K=1,2 c1=0.5": "custom,c1=0.5", "name=custom K=2": "custom", "name=mine K=2": "mine",
+    "experiment=synthetic K=2": "synthetic", "kind=sensitivity": "sensitivity_custom",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", UNNAMED)
+def test_an_unnamed_study_has_the_name_of_its_settings(words):
+    jobs = _compose.compose_jobs(_compose.combine_words(words.split()))
+    assert {_command._name_study(job).config.name for job in jobs} == {UNNAMED[words]}
+
+
+def test_settings_that_cannot_name_a_file_are_told_apart_by_a_hash():
+    jobs = _compose.compose_jobs(
+        [["trace=a/b.csv"], ["trace=a_b.csv"], ["trace_column=" + 99 * "x"]]
+    )
+    names = [_command._name_study(job._replace(swept={})).config.name for job in jobs]
+    assert names[0].startswith("custom,trace=a_b.csv-") and names[1] == "custom,trace=a_b.csv"
+    assert len(names[2]) < 80

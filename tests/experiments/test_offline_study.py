@@ -305,7 +305,7 @@ def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_pa
     assert done.returncode == 0, done.stderr
     again = called("run", "kind=offline_value", *words)
     assert again.returncode == 0, again.stderr
-    assert "8 of 8 policies at 1 points are stored: not run again" in again.stdout
+    assert "8 of 8 policies at the point are stored: not run again" in again.stdout
     tables = tmp_path / "tables"
     assert sorted(path.name for path in tables.iterdir()) == [
         "offline_sprout_head.csv", "offline_sprout_head.md", "offline_sprout_routers.csv",
