@@ -19,7 +19,7 @@ LAYERS = (
     "figures offline",
     "experiments",
     "arena",
-    "cli",
+    "cli __main__",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
 # A template is code of a user, who imports from the public packages.

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from cqbjax import __version__
+import cqbjax
 from cqbjax.cli import end_quietly
 from cqbjax.core.inputs import suggest_names
 
@@ -42,7 +42,7 @@ def main() -> None:
             return
         name, words = words[0], ["--help"]
     if name in ("-V", "--version"):
-        print(f"cqbjax {__version__}")
+        print(f"cqbjax {cqbjax.__version__}")
         return
     name = name.replace("-", "_")
     if name in RETIRED:

@@ -100,10 +100,10 @@ def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) ->
     stored: list[Path] = []
     folders: dict[str, str] = {}
 
-    def run_task(given: DictConfig | Sequence[Job]) -> Any:
+    def run_task(composed: DictConfig | Sequence[Job]) -> Any:
         # Hydra would print a page for an error that leaves the task.
         with report_errors(stored, folders):
-            jobs = [_only_job(given)] if isinstance(given, DictConfig) else given
+            jobs = [_only_job(composed)] if isinstance(composed, DictConfig) else composed
             jobs = [_name_study(job) for job in jobs]
             names = {(job.config.get("results_dir"), job.config.name) for job in jobs}
             stored.extend(Path(root) / "data" / name for root, name in sorted(names) if root)

@@ -240,10 +240,10 @@ def launch_jobs(
     """
     setup_globals()
     HydraConfig.instance().set_config(config)
-    given = set(config.hydra.overrides.task)
+    typed = set(config.hydra.overrides.task)
     searched = config.hydra.runtime.choices["hydra/sweeper"] not in GRID_SWEEPERS
     # A search may hand over a single job: the keys that it sets count as swept nevertheless.
-    chosen = {w.partition("=")[0] for job in words for w in job if searched and w not in given}
+    chosen = {w.partition("=")[0] for job in words for w in job if searched and w not in typed}
     jobs = compose_jobs(words, chosen, config.hydra.job.config_name)
     values = task([job._replace(searched=searched) for job in jobs]) or [None] * len(jobs)
     return [
@@ -368,8 +368,8 @@ class JobComposer:
         follow.
         """
         choices = self._compose_choices(overrides)
-        given = [one.key_or_group for one in overrides if self._sets_value(one)]
-        known = [key for key in given if key in choices.scalars or key in choices.grid]
+        valued = [one.key_or_group for one in overrides if self._sets_value(one)]
+        known = [key for key in valued if key in choices.scalars or key in choices.grid]
         keys = dict.fromkeys([*known, *choices.grid])
         return [key for key in keys if isinstance(configs.select(config, key), list)]
 
@@ -407,12 +407,12 @@ def _compose_without_experiment(choices: Mapping[str, Any]) -> DictConfig:
     Hydra does not report which models an experiment takes; policies are left out, since they have
     no lists.
     """
-    kept = {k: v for k, v in choices.items() if isinstance(v, str) and k.isidentifier()}
+    fixed = {k: v for k, v in choices.items() if isinstance(v, str) and k.isidentifier()}
     options = GlobalHydra.instance().config_loader().get_group_options
     models = {key: f"[{','.join(options(key))}]" for key in validation.PAPER_DYNAMICS}
-    kept |= models | {"policy": "[]"}
-    del kept["experiment"]
-    return hydra.compose("config", [f"{key}={choice}" for key, choice in kept.items()])
+    fixed |= models | {"policy": "[]"}
+    del fixed["experiment"]
+    return hydra.compose("config", [f"{key}={choice}" for key, choice in fixed.items()])
 
 
 def _iterate_leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool]]:

@@ -125,7 +125,7 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
 
 
 def fits_panels(points: Sequence[xr.Dataset]) -> bool:
-    """Return whether a figure has room for a panel of each point."""
+    """Return whether points are few enough for a panel each."""
     return sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
 
 

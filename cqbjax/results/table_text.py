@@ -126,7 +126,7 @@ def _format_header(column: str) -> str:
 def _format_interval(column: str, row: Mapping[str, Any], setting: bool) -> str:
     value, low, high = (row.get(f"{column}{end}") for end in ("", "_low", "_high"))
     text = _format_cell(column, value, setting=setting)
-    if low is None or high is None:
+    if value is None or low is None or high is None:
         # The oracle has no gap to itself.
         own_gap = column == "gap_mean" and row.get("policy") == OPTIMAL
         is_mean = f"{column}_low" in row and value is not None and not own_gap

@@ -290,8 +290,8 @@ def _build_table(
         points, list(dict.fromkeys(name for name, _ in columns.values())), rounds
     )
     if reference is not None:
-        apart = subtract_policies(values.filter(metric=compared), reference)
-        values = pl.concat([values, apart.with_columns(metric=pl.lit(ahead))])
+        lead = subtract_policies(values.filter(metric=compared), reference)
+        values = pl.concat([values, lead.with_columns(metric=pl.lit(ahead))])
         columns |= _name_interval_columns(ahead, ahead)
     wide = summarise(values, list_shares(list_metrics(points))).group_by(
         "point", "arrival_rate", "round", "policy", maintain_order=True
