@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import mnl, rng, simulate
+from cqbjax.core import mnl, queueing, rng, simulate
 from cqbjax.core.instances import Instance
 from cqbjax.core.pytree import pytree, static
+from cqbjax.core.recorders import Departures, QueueLength
 from cqbjax.core.types import (
     Action,
     Feedback,
@@ -33,13 +34,15 @@ from cqbjax.core.types import (
 
 __all__ = ["Env", "EnvState", "StepInfo", "play"]
 
+RECORDERS = (QueueLength(), Departures())
+
 
 class EnvState(NamedTuple):
     """The state of a run.
 
     Attributes:
         instance: what was drawn before the first round.
-        carry: the state of the simulator.
+        carry: the state of the simulator; its policy state is None between steps.
         round: [] int32 t of the next step.
     """
 
@@ -178,9 +181,11 @@ class Env:
                 "an environment returns the outcome of an action at once: use service times of one "
                 "round and no delayed feedback"
             )
-        carry = simulate.start(self._policy, self.problem, instance, self.capacity)
-        state = EnvState(instance, carry, jnp.int32(1))
-        return self._observe(state), state
+        carry = simulate.start(
+            self._policy, self.problem, instance, self.capacity, recording=RECORDERS
+        )
+        state = EnvState(instance, carry._replace(state=None), jnp.int32(1))
+        return self.observe(state), state
 
     def step(
         self, key: Array, state: EnvState, action: Action
@@ -199,23 +204,43 @@ class Env:
             that wait after this round; whether the run has ended; and the outcome of the action.
         """
         del key
-        carry = state.carry._replace(state=state.carry.state._replace(action=action))
+        before = self._policy.init(self.problem, state.instance.workload.contexts)
         carry, _ = simulate.run_round(
-            self._policy, self.problem, state.instance, carry, state.round
-        )
-        after = EnvState(state.instance, carry, state.round + 1)
+            self._policy, self.problem, state.instance,
+            state.carry._replace(state=before._replace(action=action)), state.round, RECORDERS,
+        )  # fmt: skip
+        after = EnvState(state.instance, carry._replace(state=None), state.round + 1)
         info = StepInfo(
             carry.state.updated, carry.state.feedback, carry.length, carry.recorded["departures"],
             carry.overflow > 0,
         )  # fmt: skip
         done = state.round >= self.problem.horizon
-        return self._observe(after), after, -carry.length.astype(float), done, info
+        return self.observe(after), after, -carry.length.astype(float), done, info
 
-    def _observe(self, state: EnvState) -> Observation:
+    def observe(self, state: EnvState) -> Observation:
         """Return the observation without `problem`, which is not an array."""
         round_ = jnp.minimum(state.round, self.problem.horizon)
         seen = simulate.observe(self._policy, self.problem, state.instance, state.carry, round_)
         return seen._replace(problem=None, round=state.round)  # type: ignore[arg-type]
+
+    def action_mask(self, observation: Observation) -> tuple[Array, Array]:
+        """Mark the valid slots [C] bool and the valid assortments [num_assortments] bool.
+
+        A slot is valid if a query waits in it. In an empty queue slot 0 alone is valid, since every
+        action is discarded. An assortment is valid if at least one of its servers is available, or
+        if no server is.
+        """
+        slots = queueing.mark_waiting(observation.queue)
+        slots = slots | (~jnp.any(slots) & (jnp.arange(self.capacity) == 0))
+        ranks, available = jnp.arange(self.num_assortments), observation.available
+        if available is None:
+            return slots, jnp.ones(len(ranks), bool)
+        problem = self.problem
+        servers = jax.vmap(mnl.unrank_assortment, (0, None, None))(
+            ranks, problem.num_servers, problem.assortment_size
+        )
+        answering = jnp.any(available[servers], axis=-1)
+        return slots, answering | ~jnp.any(available)
 
     def with_problem(self, observation: Observation) -> Observation:
         """Return an observation with `problem`, as a policy of `cqbjax.policies` needs it."""

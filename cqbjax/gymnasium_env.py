@@ -1,10 +1,19 @@
 """The environment with gymnasium's interface: `pip install "cqbjax[gymnasium]"`.
 
-env = GymnasiumEnv(Env(source=sources.Synthetic()))
-observation, info = env.reset(seed=0)
-observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    import gymnasium
+    import cqbjax.gymnasium_env  # registers the id
+
+    env = gymnasium.make("cqbjax/Routing-v0", arrival_rate=0.7, horizon=1000)
+    observation, info = env.reset(seed=0)
+    action = env.action_space.sample(mask=info["action_mask"])
+    observation, reward, terminated, truncated, info = env.step(action)
+
+`gymnasium.make_vec("cqbjax/Routing-v0", num_envs=256)` simulates 256 runs in each compiled call.
 """
 
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -12,20 +21,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from jax import Array
+from jax.flatten_util import ravel_pytree
 
-from cqbjax.core import mnl, queueing, rng
+from cqbjax.core import mnl, rng
+from cqbjax.core.inputs import is_integer
 from cqbjax.core.types import Action, Observation
-from cqbjax.env import Env
+from cqbjax.env import Env, EnvState
+from cqbjax.sources import Synthetic
 
-__all__ = ["GymnasiumEnv"]
+__all__ = ["GymnasiumEnv", "GymnasiumVectorEnv"]
+
+# Queue slots of an environment that is made by its id. Each observation contains all slots.
+CAPACITY = 64
+
+Arrays = dict[str, np.ndarray]
 
 
-class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
+class GymnasiumEnv(gymnasium.Env[Arrays, np.ndarray]):
     """An environment that simulates one run at a time.
 
     An action has two numbers: the slot to serve, and the rank of an assortment in lexicographic
-    order. If the slot is empty, the oldest query is served, and `info["served_oldest"]` is True.
-    A run is truncated after its last round; it never terminates.
+    order. `info["action_mask"]` marks the valid slots and the valid assortments. If the slot is
+    empty, the oldest query is served, and `info["served_oldest"]` is True. A run is truncated after
+    its last round; it never terminates.
 
     Attributes:
         env: the functional environment.
@@ -33,78 +54,306 @@ class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     metadata: dict[str, Any] = {"render_modes": []}
 
-    def __init__(self, env: Env) -> None:
-        """Take the functional environment."""
-        self.env = env
-        self.action_space = spaces.MultiDiscrete([env.capacity, env.num_assortments])
-        # gymnasium does not state the type of several spaces together.
-        observation_space: Any = spaces.Dict({
-            name: spaces.Box(low, high, shape, dtype)
-            for name, (shape, dtype, low, high) in env.spaces.items()
-        })  # fmt: skip
-        self.observation_space = observation_space
-        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
-        self._key = rng.run_key(0)
-        self._seen: Any = None
-        self._state: Any = None
+    def __init__(self, env: Env | None = None, **arguments: Any) -> None:
+        """Take the functional environment, or the arguments of one.
+
+        Args:
+            env: environments that share it are compiled once.
+            **arguments: of `Env`, in place of `env`. Without them the source is
+                `sources.Synthetic()` and the queue has 64 slots.
+        """
+        self.env = _make_env(env, arguments)
+        self.action_space, self.observation_space = _make_spaces(self.env)
+        self._runs = _Runs(self.env, None)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    ) -> tuple[Arrays, dict[str, Any]]:
         """Start the run of this seed, as in a sweep, or of a random one.
 
         Raises:
             ValueError: the seed is not one of a sweep.
         """
         if seed is not None:
-            rng.run_key(seed)  # raises before anything changes
+            rng.check_seed(seed)  # raises before anything changes
             seed = int(seed)  # gymnasium rejects NumPy integers
         super().reset(seed=seed)
         number = int(self.np_random.integers(rng.MAX_SEED - 1)) if seed is None else seed
-        self._key = rng.run_key(number)
-        self._seen, self._state = self._reset(self._key)
-        return self._arrays(self._seen), {"seed": number}
+        observation, info = self._runs.reset(np.int32(number))
+        return observation, {"seed": number, "action_mask": info["action_mask"]}
 
-    def step(
-        self, action: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
         """Simulate a round.
 
         Raises:
             ValueError: the action is outside the action space, or no run was started.
         """
-        if self._seen is None:
-            raise ValueError("reset() must be called before the first step()")
-        if not self.action_space.contains(np.asarray(action)):
-            slots, sets = self.env.capacity, self.env.num_assortments
-            raise ValueError(
-                f"action={action} must be a slot below {slots} and an assortment below {sets}"
-            )
-        slot, rank = (int(one) for one in action)
-        served_oldest = not bool(self._seen.queue.arrived[slot] > 0)
-        if served_oldest:
-            slot = int(queueing.pick("oldest", self._seen.queue, jnp.zeros(())))
-        problem = self.env.problem
-        servers = mnl.unrank_assortment(
-            jnp.int32(rank), problem.num_servers, problem.assortment_size
-        )
-        taken = Action(jnp.int32(slot), servers, jnp.bool_(False))
-        self._seen, self._state, reward, done, outcome = self._step(self._key, self._state, taken)
-        info = {
-            "served_oldest": served_oldest, "length": int(outcome.length),
-            "departed": int(outcome.departed), "overflow": bool(outcome.overflow),
-        }  # fmt: skip
-        return self._arrays(self._seen), float(reward), False, bool(done), info
+        observation, info = self._runs.step(self.action_space, action)
+        for name in ("served_oldest", "length", "departed", "overflow"):
+            info[name] = info[name].item()
+        return observation, -float(info["length"]), False, self._runs.ended, info
 
-    def _arrays(self, seen: Observation) -> dict[str, np.ndarray]:
-        """Return an observation as arrays of the observation space."""
+
+class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
+    """An environment that simulates several runs in each compiled call.
+
+    Spaces and `info` are those of `GymnasiumEnv` with a leading axis. All runs have the same
+    horizon, so they are truncated together. The next `step` ignores its actions and starts runs of
+    random seeds (gymnasium's `AutoresetMode.NEXT_STEP`).
+
+    Attributes:
+        env: the functional environment.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, num_envs: int = 1, env: Env | None = None, **arguments: Any) -> None:
+        """Take the number of runs, and the functional environment or the arguments of one.
+
+        Args:
+            num_envs: at least 1.
+            env: as in `GymnasiumEnv`.
+            **arguments: as in `GymnasiumEnv`.
+
+        Raises:
+            ValueError: `num_envs` is below 1.
+        """
+        if not is_integer(num_envs) or num_envs < 1:
+            raise ValueError(f"num_envs={num_envs} must be a whole number, at least 1")
+        self.env, self.num_envs = _make_env(env, arguments), int(num_envs)
+        self.single_action_space, self.single_observation_space = _make_spaces(self.env)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = _BatchedActions(
+            0, np.tile(self.single_action_space.nvec - 1, (self.num_envs, 1)), dtype=np.int64
+        )
+        self._runs = _Runs(self.env, self.num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Arrays, dict[str, Any]]:
+        """Start a run for each seed, as in a sweep.
+
+        Args:
+            seed: of the first run; the others have the seeds that follow. Or a list of all seeds;
+                None draws them.
+            options: not used.
+
+        Raises:
+            ValueError: a seed is not one of a sweep, or the list has another length.
+        """
+        if seed is not None:
+            one: Any = seed
+            seeds: Any = one
+            if is_integer(seed):
+                seeds = [one + i for i in range(self.num_envs)]
+            if isinstance(seeds, str) or np.ndim(seeds) != 1 or len(seeds) != self.num_envs:
+                raise ValueError(f"seed={seed} must be one seed, or a list of {self.num_envs}")
+            for number in seeds:
+                rng.check_seed(number)
+            super().reset(seed=int(seeds[0]))
+        else:
+            seeds = self.np_random.integers(rng.MAX_SEED - 1, size=self.num_envs)
+        numbers = np.asarray(seeds, np.int32)
+        observation, info = self._runs.reset(numbers)
+        return observation, {"seed": numbers, "action_mask": info["action_mask"]}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Simulate a round of each run, or start the next runs.
+
+        Raises:
+            ValueError: the actions are outside the action space, or no run was started.
+        """
+        never: np.ndarray = np.zeros(self.num_envs, bool)
+        if self._runs.ended:
+            observation, info = self.reset()
+            return observation, np.zeros(self.num_envs), never, never.copy(), info
+        observation, info = self._runs.step(self.action_space, actions)
+        ended = np.full(self.num_envs, self._runs.ended)
+        return observation, -info["length"].astype(float), never, ended, info
+
+
+class _BatchedActions(spaces.Box):
+    """Actions of several runs, which can be sampled from `info["action_mask"]`."""
+
+    def sample(self, mask: Any = None, probability: None = None) -> np.ndarray:
+        """Draw uniform actions, of the valid ones if there is a mask ([n, C], [n, assortments])."""
+        if mask is None:
+            return super().sample(None, probability)
+        drawn = [(marks * self.np_random.random(marks.shape)).argmax(axis=-1) for marks in mask]
+        return np.stack(drawn, axis=-1)
+
+
+class _Runs:
+    """The runs of an adapter. Their state stays on the device, in one array.
+
+    Attributes:
+        ended: whether the last round has been simulated.
+    """
+
+    def __init__(self, env: Env, num_envs: int | None) -> None:
+        self._env, self.ended = env, False
+        self._reset, self._step, self._results = _compile(env, num_envs)
+        self._instances = self._state = None
+
+    def reset(self, seeds: Any) -> tuple[Arrays, dict[str, Any]]:
+        """Start the runs of these seeds."""
+        self.ended = False
+        self._instances, self._state, packed = self._reset(seeds)
+        return self._read(packed)
+
+    def step(self, space: spaces.Space[Any], actions: Any) -> tuple[Arrays, dict[str, Any]]:
+        """Simulate a round of each run."""
+        if self._state is None:
+            raise ValueError("reset() must be called before the first step()")
+        actions = np.asarray(actions)
+        if not space.contains(actions):
+            slots, sets = self._env.capacity, self._env.num_assortments
+            raise ValueError(
+                f"action={actions} must be a slot below {slots} and an assortment below {sets}"
+            )
+        self._state, packed = self._step(self._instances, self._state, actions.astype(np.int32))
+        return self._read(packed)
+
+    def _read(self, packed: Array) -> tuple[Arrays, dict[str, Any]]:
+        """Copy the results of a call to the host, and return observation and info."""
+        copied, first, arrays = np.array(packed), 0, {}
+        for name, size, shape, dtype in self._results:
+            part = copied[first : first + size].reshape(shape)
+            arrays[name] = (
+                part.view(dtype) if dtype == np.float32 else part.astype(dtype, copy=False)
+            )
+            first += size
+        observation = {name: arrays.pop(name) for name in self._env.spaces}
+        rounds = observation["round"]
+        self.ended = bool((rounds if rounds.ndim == 0 else rounds[0]) > self._env.problem.horizon)
+        arrays["action_mask"] = arrays.pop("slots"), arrays.pop("assortments")
+        return observation, arrays
+
+
+@functools.lru_cache(maxsize=8)
+def _compile(
+    env: Env, num_envs: int | None
+) -> tuple[Callable[..., Any], Callable[..., Any], list[tuple[str, int, tuple[int, ...], Any]]]:
+    """Compile an environment for all adapters that share it.
+
+    Args:
+        env: the functional environment.
+        num_envs: runs of a call; None: one run, without an axis.
+
+    Returns:
+        `reset`, which takes seeds and returns instances, the packed state and packed results;
+        `step`, which takes instances, the state, which it donates, and actions, and returns the
+        next state and results; and name, size, shape and type of each result.
+    """
+    problem = env.problem
+    map_runs: Any = (lambda function: function) if num_envs is None else jax.vmap
+
+    def collect(seen: Observation, **outcome: Any) -> dict[str, Array]:
         queue, available = seen.queue, seen.available
-        values: dict[str, Any] = {
+        observed: dict[str, Any] = {
             "features": seen.features, "arrived": queue.arrived, "served": queue.served,
             "shown": queue.shown, "round": seen.round,
-            "available": np.ones(self.env.problem.num_servers) if available is None else available,
+            "available": jnp.ones(problem.num_servers) if available is None else available,
         }  # fmt: skip
-        return {
-            name: np.asarray(values[name], dtype).reshape(shape)
-            for name, (shape, dtype, _, _) in self.env.spaces.items()
-        }
+        types = {name: dtype for name, (_, dtype, _, _) in env.spaces.items()}
+        types |= dict.fromkeys(("slots", "assortments"), np.int8)
+        types |= dict.fromkeys(("length", "departed"), np.int32)
+        slots, assortments = env.action_mask(seen)
+        results = observed | outcome | {"slots": slots, "assortments": assortments}
+        return {name: jnp.asarray(one, types.get(name, bool)) for name, one in results.items()}
+
+    @map_runs
+    def reset(seed: Array) -> tuple[Any, Any, dict[str, Array]]:
+        seen, state = env.reset(rng.run_key(seed))
+        blank = collect(seen, served_oldest=False, length=0, departed=0, overflow=False)
+        return state.instance, state[1:], blank
+
+    @map_runs
+    def step(instance: Any, changing: Any, action: Array) -> tuple[Any, dict[str, Array]]:
+        state = EnvState(instance, *changing)
+        slot, arrived = action[0], env.observe(state).queue.arrived
+        served_oldest = arrived[slot] == 0
+        oldest = jnp.argmin(jnp.where(arrived > 0, arrived, problem.horizon + 1))
+        slot = jnp.where(served_oldest, oldest.astype(jnp.int32), slot)
+        servers = mnl.unrank_assortment(action[1], problem.num_servers, problem.assortment_size)
+        taken = Action(slot, servers, jnp.bool_(False))
+        seen, state, _, _, info = env.step(instance.key, state, taken)
+        return state[1:], collect(
+            seen, served_oldest=served_oldest, length=info.length, departed=info.departed,
+            overflow=info.overflow,
+        )  # fmt: skip
+
+    seeds = jax.ShapeDtypeStruct(() if num_envs is None else (num_envs,), jnp.int32)
+    _, shapes, results = jax.eval_shape(reset, seeds)
+
+    @jax.jit
+    def reset_packed(seeds: Array) -> tuple[Any, Array, Array]:
+        instances, changing, results = reset(seeds)
+        return instances, _pack(changing), _pack(results)
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def step_packed(instances: Any, packed: Array, actions: Array) -> tuple[Array, Array]:
+        changing, results = step(instances, _unpack(packed, shapes), actions)
+        return _pack(changing), _pack(results)
+
+    layout = [
+        (name, math.prod(one.shape), one.shape, one.dtype) for name, one in sorted(results.items())
+    ]  # JAX sorts the keys of a dictionary
+    return reset_packed, step_packed, layout
+
+
+def _as_integers(tree: Any) -> Any:
+    """Reinterpret the bits of floats as integers."""
+    return jax.tree.map(
+        lambda leaf: (
+            jax.lax.bitcast_convert_type(leaf, f"int{8 * leaf.dtype.itemsize}")
+            if jnp.issubdtype(leaf.dtype, jnp.floating)
+            else leaf
+        ),
+        tree,
+    )
+
+
+def _pack(tree: Any) -> Array:
+    """Return all leaves in one array of integers: each array of a call costs microseconds."""
+    packed: Array = ravel_pytree(_as_integers(tree))[0]
+    return packed
+
+
+def _unpack(packed: Array, shapes: Any) -> Any:
+    """Return the tree of these shapes and types that was packed."""
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.tree.map(
+        lambda leaf, like: (
+            leaf if leaf.dtype == like.dtype else jax.lax.bitcast_convert_type(leaf, like.dtype)
+        ),
+        ravel_pytree(_as_integers(blank))[1](packed),
+        shapes,
+    )
+
+
+def _make_env(env: Env | None, arguments: dict[str, Any]) -> Env:
+    """Return the functional environment of an adapter."""
+    if env is None:
+        return Env(**{"source": Synthetic(), "capacity": CAPACITY} | arguments)
+    if arguments:
+        raise ValueError(f"{', '.join(arguments)}: give an Env, or its arguments, not both")
+    return env
+
+
+def _make_spaces(env: Env) -> tuple[spaces.MultiDiscrete, Any]:
+    """Return the spaces of actions and observations."""
+    observations = {
+        name: spaces.Box(low, high, shape, dtype)
+        for name, (shape, dtype, low, high) in env.spaces.items()
+    }
+    return spaces.MultiDiscrete([env.capacity, env.num_assortments]), spaces.Dict(observations)
+
+
+gymnasium.register(
+    "cqbjax/Routing-v0",
+    entry_point="cqbjax.gymnasium_env:GymnasiumEnv",
+    vector_entry_point="cqbjax.gymnasium_env:GymnasiumVectorEnv",
+)

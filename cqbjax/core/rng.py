@@ -63,9 +63,15 @@ def run_key(seed: Array | int) -> Array:
         ValueError: the seed is out of range (JAX would silently use its last 32 bits). Arrays, as
             under `jax.vmap`, are not checked.
     """
-    if not isinstance(seed, Array) and not (is_integer(seed) and 0 <= seed < MAX_SEED):
-        raise ValueError(f"seed={seed} must be a whole number from 0 to 2^31 - 1")
+    if not isinstance(seed, Array):
+        check_seed(seed)
     return jax.random.wrap_key_data(threefry_prng_impl.seed(jnp.asarray(seed)), impl=WRITTEN_OUT)
+
+
+def check_seed(seed: Any) -> None:
+    """Raise ValueError for a seed that is not a whole number from 0 to 2^31 - 1."""
+    if not (is_integer(seed) and 0 <= seed < MAX_SEED):
+        raise ValueError(f"seed={seed} must be a whole number from 0 to 2^31 - 1")
 
 
 def round_key(key: Array, round_: Array | int) -> Array:

@@ -1,5 +1,7 @@
 """The environment: the same numbers as a sweep, and gymnasium's own checker."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import cqbjax
 from cqbjax import dynamics, policies, sources
 from cqbjax.core import queueing, rng
 from cqbjax.core.scenario import with_dynamics
-from cqbjax.core.types import Action
+from cqbjax.core.types import Action, Observation
 from cqbjax.env import Env, play
 
 HORIZON, SEEDS = 60, (3, 8)
@@ -112,16 +114,24 @@ def test_a_seed_that_a_sweep_has_not_has_no_key(seed):
         rng.run_key(seed)
 
 
-def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
+def test_seeds_of_gymnasium_are_those_of_a_sweep():
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
-    from cqbjax.gymnasium_env import GymnasiumEnv
+    from cqbjax.gymnasium_env import GymnasiumEnv, GymnasiumVectorEnv
 
-    def made():
-        env = GymnasiumEnv(Env(SOURCE, 0.6, horizon=5, capacity=4))
-        env._reset = lambda key: ("seen", key)  # compiles nothing
+    functional, started = Env(SOURCE, 0.6, horizon=5, capacity=4), []
+
+    def without_compiling(env):
+        def reset(seeds):
+            started.append(seeds)
+            env._runs._state = "state"
+            return {}, {"action_mask": ()}
+
+        env._runs.reset = reset
         return env
 
-    monkeypatch.setattr(GymnasiumEnv, "_arrays", lambda self, seen: {})
+    def made():
+        return without_compiling(GymnasiumEnv(functional))
+
     env, other = made(), made()
     with pytest.raises(ValueError, match=r"reset\(\) must be called before"):
         env.step(env.action_space.sample())
@@ -138,10 +148,19 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
     fresh = [made().reset(seed=None)[1]["seed"] for _ in range(2)]
     assert fresh[0] != fresh[1] and all(0 <= one < rng.MAX_SEED for one in fresh)
     last = env.reset(seed=rng.MAX_SEED - 1)[1]["seed"]
-    assert last == rng.MAX_SEED - 1 and env._state == rng.run_key(last)
+    assert last == rng.MAX_SEED - 1 == started[-1]
     for action in ([4, 0], [0, 4], [-1, 0], [0.5, 0], [0]):
         with pytest.raises(ValueError, match="must be a slot below 4 and an assortment below 4"):
             env.step(np.asarray(action))
+
+    several = without_compiling(GymnasiumVectorEnv(3, functional))
+    assert several.reset(seed=7)[1]["seed"].tolist() == [7, 8, 9] == started[-1].tolist()
+    assert several.reset(seed=[5, 0, 5])[1]["seed"].tolist() == [5, 0, 5]
+    for seed in (*OUT_OF_RANGE, rng.MAX_SEED - 2, [1, 2], [0, 1, -1]):
+        with pytest.raises(ValueError, match="seed=.* must be"):
+            several.reset(seed=seed)
+    drawn = several.reset()[1]["seed"]
+    assert len({*drawn.tolist()}) == 3 and all(0 <= one < rng.MAX_SEED for one in drawn)
 
 
 def test_several_at_a_time_are_refused():
@@ -157,12 +176,20 @@ def test_several_at_a_time_are_refused():
 @pytest.mark.slow
 def test_gymnasiums_checker_passes():
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
+    import gymnasium
     from gymnasium.utils.env_checker import check_env
 
     from cqbjax.gymnasium_env import GymnasiumEnv
 
-    env = GymnasiumEnv(Env(SOURCE, 0.6, horizon=30, capacity=16))
-    check_env(env, skip_render_check=True)
+    env = gymnasium.make(
+        "cqbjax/Routing-v0", source=SOURCE, arrival_rate=0.6, horizon=30, capacity=16
+    ).unwrapped
+    assert isinstance(env, GymnasiumEnv)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        check_env(env)
+    # Features of a source are unbounded.
+    assert all("infinity. This is probably too" in str(one.message) for one in warned)
     seen, info = env.reset(seed=3)
     assert info["seed"] == 3 and seen["arrived"].sum() == 0
     swept = cqbjax.sweep(
@@ -177,3 +204,63 @@ def test_gymnasiums_checker_passes():
         assert reward == -info["length"] and not terminated and truncated == (t == 29)
     # Whoever is asked, the same queries come as in a sweep.
     np.testing.assert_array_equal(ends, arrived.sel(policy="mine").values.squeeze())
+
+
+def test_the_action_mask_marks_valid_actions():
+    env = Env(SOURCE, K=2, capacity=3)
+
+    def mask(arrived, available):
+        queue = queueing.empty_queue(3)._replace(arrived=jnp.asarray(arrived))
+        seen = Observation(env.problem, *[None] * 7)._replace(queue=queue, available=available)
+        return [one.tolist() for one in env.action_mask(seen)]
+
+    assert mask([0, 5, 2], None) == [[False, True, True], [True] * 6]
+    assert mask([0, 0, 0], jnp.zeros(4, bool)) == [[True, False, False], [True] * 6]
+    # Assortments 01, 02, 03, 12, 13, 23.
+    only_first = jnp.asarray([True, False, False, False])
+    assert mask([1, 0, 0], only_first)[1] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.slow
+def test_several_runs_are_single_runs():
+    """The vector environment: the numbers of single environments, then the next runs."""
+    pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
+    import gymnasium
+
+    from cqbjax.gymnasium_env import GymnasiumEnv, GymnasiumVectorEnv
+
+    source = with_dynamics(SOURCE, (), (dynamics.Outages(length=3),))
+    arguments = {"source": source, "arrival_rate": 0.7, "horizon": 8, "K": 2, "capacity": 6}
+    several = gymnasium.make_vec("cqbjax/Routing-v0", num_envs=2, **arguments)
+    assert isinstance(several, GymnasiumVectorEnv)
+    singles = [GymnasiumEnv(several.env), GymnasiumEnv(several.env)]
+    seen, info = several.reset(seed=[4, 1])
+    for single, seed in zip(singles, (4, 1), strict=True):
+        single.reset(seed=seed)
+    several.action_space.seed(0)
+    for t in range(8):
+        assert seen in several.observation_space
+        actions = several.action_space.sample(mask=info["action_mask"])
+        slots, assortments = info["action_mask"]
+        assert slots[[0, 1], actions[:, 0]].all() and assortments[[0, 1], actions[:, 1]].all()
+        seen, rewards, terminated, truncated, info = several.step(actions)
+        assert not terminated.any() and (truncated == (t == 7)).all()
+        for i, single in enumerate(singles):
+            own, reward, _, _, told = single.step(actions[i])
+            assert reward == rewards[i]
+            for name in own:
+                np.testing.assert_array_equal(own[name], seen[name][i])
+            for name in ("length", "departed", "overflow", "served_oldest"):
+                assert told[name] == info[name][i]
+            for mask, of_all in zip(told["action_mask"], info["action_mask"], strict=True):
+                np.testing.assert_array_equal(mask, of_all[i])
+    assert rewards.min() < 0, "queries wait"
+    seen, rewards, _, truncated, info = several.step(actions)
+    assert not rewards.any() and not truncated.any() and (seen["round"] == 1).all()
+    assert len({*info["seed"].tolist()}) == 2
+    with pytest.raises(ValueError, match="must be a slot below 6 and an assortment below 6"):
+        several.step(actions + 6)
+    with pytest.raises(ValueError, match="give an Env, or its arguments, not both"):
+        GymnasiumEnv(several.env, horizon=3)
+    with pytest.raises(ValueError, match="num_envs=0 must be"):
+        GymnasiumVectorEnv(0)
