@@ -49,9 +49,9 @@ def read_embeddings(
     Args:
         file: an `.npy` or `.parquet` file of float16, float32 or float64.
         num_prompts: P, the rows of the table.
-        of: sentence about the table with a place for their number, for errors.
+        of: sentence about the table with a placeholder for the number of prompts, for errors.
         rows: [R] rows to return; None: all.
-        ids: returns the ids [P] of the table; None: it has none.
+        ids: function that returns the ids [P] of the table; None: the table has no ids.
         column: name of the column of ids in the file.
 
     Returns:
@@ -145,7 +145,7 @@ def embed(
         batch_size: prompts per forward pass.
         progress: draw a progress bar.
         shard_size: prompts between two writes to disk.
-        load: makes the encoder from (model, batch_size); None: sentence-transformers.
+        load: function (model, batch_size) -> encoder; None: sentence-transformers.
         truncation_side: of a prompt that is too long for the encoder, `right` cuts off the end and
             `left` the beginning.
 

@@ -97,12 +97,12 @@ def make_orbit(
     return_rate: float = 0.1, delays: str | Path | None = None, column: str | None = None,
     round_seconds: float | None = None,
 ) -> Orbit:  # fmt: skip
-    """Return users who come back with a rate, or after delays that a table holds.
+    """Return an `Orbit` with a return rate, or with delays that are read from a table.
 
     Args:
         return_rate: as in `dynamics.Orbit`; ignored with delays.
-        delays: a `.parquet` or `.csv` file (`read_delays`); None: the rate.
-        column: of the delays, in seconds; None for a trace with repeated prompts.
+        delays: a `.parquet` or `.csv` file (`read_delays`); None: `return_rate` is used.
+        column: name of the column of delays in seconds; None for a trace with repeated prompts.
         round_seconds: length of a round, with delays; None: a minute.
 
     Raises:
@@ -121,12 +121,12 @@ def make_service_times(
     rounds: Any = 1.0, law: Any = "fixed", latencies: str | Path | None = None,
     round_seconds: float | None = None,
 ) -> ServiceTimes:  # fmt: skip
-    """Return attempts that take some rounds, or the latencies that a table holds.
+    """Return `ServiceTimes` of given rounds, or with latencies that are read from a table.
 
     Args:
         rounds: as in `dynamics.ServiceTimes`; ignored with latencies.
         law: as in `dynamics.ServiceTimes`.
-        latencies: a `.parquet` or `.csv` file (`read_latencies`); None: `rounds`.
+        latencies: a `.parquet` or `.csv` file (`read_latencies`); None: `rounds` is used.
         round_seconds: length of a round, with latencies.
 
     Raises:

@@ -1,8 +1,8 @@
 """Batches: policies that share one compiled program, and the plan of their sizes.
 
-A batch holds all runs of the policies, of whatever sweep spec, that one compiled program can run:
-they differ in numbers, options, rates, seeds and the numbers of their source. A chunk holds those
-runs of a batch that are on the devices at once. Its width (runs per device) follows from memory.
+A batch holds all runs, of one or several sweep specs, that the same compiled program can simulate:
+they differ in rates, seeds, options, and the numbers of policy and source. A chunk holds those runs
+of a batch that are on the devices at once. Its width (runs per device) follows from memory.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ START_CAPACITY_POOL = 256
 GROWTH = 4
 # The longest of some queues may end this many square roots of the horizon above their mean.
 SPREAD = 2.5
-# Members whose sources differ in a larger table do not share a batch: each run would copy it.
+# Members whose sources differ in a table larger than this do not share a batch, because each run
+# would need a copy of its table.
 MAX_COPIED_BYTES = 1_000_000
 # On a CPU, runs of fewer rounds use the programs of one of these horizons. Longer runs take longer
 # than compiling.
@@ -75,8 +76,9 @@ class Batch:
         numbers: the source leaves that differ between members, [members, ...]: its numbers, and
             small tables.
         tables: the source leaves that all members share (`programs.split_source`).
-        duplicates: policies that are not run because all their runs equal those of a member, as the
-            optimal policy's do in points that differ in the constants of another policy.
+        duplicates: policies that are not run because all their runs equal those of a member: for
+            example, the optimal policy at points that differ only in the constants of another
+            policy.
     """
 
     members: tuple[Member, ...]
@@ -210,9 +212,9 @@ def plan_sweep(
 
     Args:
         specs: from `validation.build_spec`.
-        chunk: as in `cqbjax.sweep`, like the rest.
-        memory_gb: of all sweeps together.
-        devices: where to run.
+        chunk: as in `cqbjax.sweep`.
+        memory_gb: as in `cqbjax.sweep`, for all sweeps together.
+        devices: as in `cqbjax.sweep`.
     """
     devices = tuple(devices or jax.devices())
     budget = memory.device_budget(memory_gb, devices)
@@ -228,10 +230,10 @@ def initial_slots(problem: Problem, capacity: Capacity) -> int:
 
 
 def max_slots(queries: int) -> int:
-    """Return slots that a queue cannot outgrow: one per query, in whole words of marks.
+    """Return slots for all queries of a run, rounded up to a multiple of `linalg.WORD`.
 
-    A queue is read in words of marks (`linalg.packed`): with 1,024 slots a policy that does not see
-    contexts takes a third less time than with 1,000 (docs/notebook/performance.md).
+    Marks of slots are packed into words of this many bits: with 1,024 slots, a policy that does not
+    see contexts takes a third less time than with 1,000 (docs/notebook/performance.md).
     """
     return -(-queries // linalg.WORD) * linalg.WORD
 
@@ -248,9 +250,9 @@ def pad_horizon(batch: Batch, slots: int, max_run_bytes: int) -> Problem | None:
     the horizon, follow the batch's own problem.
 
     Args:
-        batch: whose horizon is padded.
-        slots: of the queue.
-        max_run_bytes: what a run may take.
+        batch: the batch whose horizon is padded.
+        slots: slots of the queue.
+        max_run_bytes: the most bytes that a run may take.
     """
     problem, source, recorders = batch.spec.problem, batch.spec.source, batch.spec.recorders
     policy, most = take(batch.policies, 0), min(max_run_bytes, memory.CPU_BYTES_ALONE)

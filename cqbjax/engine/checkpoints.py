@@ -108,7 +108,7 @@ class Checkpoints:
         Args:
             chunk: its name.
             tree: of arrays.
-            always: store it however soon.
+            always: whether to store it even if the last checkpoint is recent.
         """
         if self.folder is None or not (always or time.monotonic() - self.last >= SECONDS):
             return

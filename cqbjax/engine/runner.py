@@ -52,7 +52,7 @@ class PolicyResults(NamedTuple):
 
     Attributes:
         recorded: name -> [L, S, R, ...], or [L, S, ...] for a recorder that is read once per run.
-        seconds_per_round: run seconds per round-run.
+        seconds_per_round: seconds of simulation per round of one run.
         compile_seconds: of lowering and compiling the programs of its batch. Programs compile at
             the same time, so the sum over batches may exceed the time that passed.
     """

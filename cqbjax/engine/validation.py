@@ -86,11 +86,11 @@ def build_spec(
 
 
 def replace_policies(spec: SweepSpec, policies: Mapping[str, Policy | PerSeed]) -> SweepSpec:
-    """Return the spec with other policies, of which those that are new are validated.
+    """Return the spec with other policies; those that are not in the spec yet are validated.
 
     Args:
         spec: from `build_spec`.
-        policies: label -> policy, as routers that have been trained since.
+        policies: label -> policy, for example routers that have been trained in the meantime.
 
     Raises:
         ValueError, ContractError: as `build_spec`, for a new policy.

@@ -47,7 +47,7 @@ class Sweep(StudyType):
         return study.validate_point(prepared)
 
     def count_rounds(self, prepared: PreparedPoint) -> int:
-        """Return the round-runs of a point's policies, the optimal policy's included."""
+        """Return the rounds of all runs of a point, including those of the optimal policy."""
         policies = len({*prepared.policies, OPTIMAL})
         return policies * _count_runs(prepared) * int(prepared.point.config.horizon)
 

@@ -24,7 +24,7 @@ MAX_COLUMNS = 3
 # A figure has space for these lines of a legend; each further line takes these inches.
 LEGEND_LINES, LINE_HEIGHT = 3, 0.17
 TITLE_LETTERS = 30  # of a title above one of three panels side by side
-# Options of a text with words of the user, in which `$` does not begin mathematics.
+# Options of a user-defined text, in which `$` does not begin mathematics.
 VERBATIM: dict[str, Any] = {"parse_math": False}
 # Symbols of keys.
 SYMBOLS = {"arrival_rate": "λ", "num_servers": "N", "slackness": "ε"}

@@ -1,7 +1,7 @@
 """Conversations of one model, with inferred arrival times, read from a log in a stream.
 
-Written as they are read, so that memory holds one batch: `conversations.parquet` (times, users,
-lengths) and `texts.parquet` (each distinct first prompt once).
+They are written while the log is read, so that memory holds one batch: to `conversations.parquet`
+(times, users, lengths) and `texts.parquet` (each distinct first prompt once).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from cqbjax.logs import shards
 from cqbjax.logs.shards import Batch, LogError
 
 # Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
-# first one, then 30 tokens a second.
+# first token, then 30 tokens per second.
 FIRST_TOKEN, TOKENS_PER_SECOND = 2.84, 30.0
 SECOND = 1_000_000  # microseconds
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -59,9 +59,9 @@ class Log(NamedTuple):
         embeddings: [texts, d] float16 of the distinct first prompts; None: not embedded.
         name: name in tables.
         provenance: one of the constants in `core.labels`.
-        proxy_note: of a proxy dataset, the dataset that it stands in for, in words; else empty.
-        model: whose conversations they are.
-        encoder: of the prompts, in words.
+        proxy_note: for a proxy dataset, a text that names the dataset it replaces; otherwise empty.
+        model: the LLM of the conversations.
+        encoder: label of the encoder of the prompts.
         tokens: how tokens are counted.
         counts: of the rows by outcome.
         folder: of the cache entry.
@@ -98,7 +98,7 @@ def prepare(
         revision: the hub's commit; None is the newest, or the recorded one.
         batch_size: prompts per forward pass.
         progress: draw progress bars.
-        embedder: in place of the encoder a name, its part of the cache key, and a function
+        embedder: replaces the encoder: a name, which is part of the cache key, and a function
             prompts [P] -> [P, d].
         embeddings: a file in place of both: an `.npy` of [R, d], row for row with all rows of the
             shards, those of other models too; or a Parquet file with `conversation_hash` and

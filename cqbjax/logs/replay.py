@@ -1,8 +1,9 @@
 """The chains of a log as a source of queries: a replay is a sweep of it.
 
-A query is a chain. Its row of the table is the conversation that its user asks next: the chain
-leaves when its last one is served, and else is back in the queue with the next. There is one
-server, so that scheduling is the only decision.
+A query is a retry chain, and the rows of the context table are conversations. The query's row is
+the next conversation of its chain. When it is served, the query waits again with the following
+conversation, or departs if it was the last one. There is one server, so that scheduling is the only
+decision.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ class ReplaySource:
 
     Attributes:
         contexts: [I, 36] context of each conversation (`make_contexts`).
-        left: [I] float conversations left in its chain, itself included.
+        left: [I] float number of conversations left in the chain, including this one.
         seeds: [S] int32 the drawn runs, each with other singletons.
         roots: [S, T, A] int32 the first conversations of the chains that arrive in each round.
         counts: [S, T] int32 number of arrivals.
@@ -110,7 +111,7 @@ class ReplaySource:
         """
         del arrival_rate
         rows = jnp.arange(problem.num_rows, dtype=jnp.int32)
-        # A row that satisfies is followed by none.
+        # The last conversation of a chain satisfies, and its next row is not used.
         logged = LoggedOutcomes(self.left == 1, jnp.minimum(rows + 1, problem.num_rows - 1))
         roots = self.roots[self._find_run(key), : problem.horizon]
         return Workload(self.contexts, -self.left[:, None], roots, rows, logged)

@@ -25,7 +25,7 @@ ScheduleName = Literal[
 
 @pytree
 class RankedSchedule:
-    """Serve the query of the lowest rank, uniformly among ties, by a uniform assortment.
+    """Serve the query of lowest rank (ties broken uniformly) with a uniform assortment.
 
     Attributes:
         order: [P] rank of each prompt of the dataset. None: queries rank by the round in which

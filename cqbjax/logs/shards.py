@@ -21,7 +21,7 @@ ID = "conversation_hash"  # of a row; embeddings are joined by it
 TIME = "timestamp"  # of a row and of a turn; every other column in use is text
 # Number of models that an error lists.
 MOST_NAMED = 12
-# Key of a generated shard's metadata: the dataset that it stands in for, in words.
+# Key of a generated shard's metadata: a text that names the dataset it replaces.
 PROXY_NOTE = b"cqbjax.stand_in"
 
 

@@ -40,10 +40,10 @@ class ContrastiveConfig:
         temperature: tau_temp of the InfoNCE loss.
         learning_rate: Step size of the optimiser.
         weight_decay: Decoupled weight decay.
-        negatives: Most hard negatives a prompt (K_neg).
+        negatives: Maximum number of hard negatives per prompt (K_neg).
         prompts_per_model: Prompts drawn for each server by `draw_balanced_sample`.
         prompts_per_epoch: Prompts in one epoch's gradient step; None: the whole sample.
-        epochs: Gradient steps (Algorithm 3 takes one an epoch).
+        epochs: Gradient steps (Algorithm 3 takes one per epoch).
         hidden: Width of the hidden layer.
         outputs: Dimension of z.
         init: "random" starts at LeCun normal weights, "mirror" at z = x (needs hidden >= 2d and
@@ -145,7 +145,7 @@ def draw_balanced_sample(
     Args:
         key: Random key; the sample is a function of it and of the data alone.
         utilities: [n, N] utility of each server for each prompt.
-        per_model: Prompts a server.
+        per_model: Number of prompts per server.
         available: [n] bool, the prompts that may be drawn (the offline split); None: all.
 
     Returns:
@@ -171,7 +171,7 @@ def draw_minibatch(key: Array, mask: Array, size: int | None) -> tuple[Array, Ar
     Args:
         key: Random key.
         mask: [n] bool, which slots hold a prompt.
-        size: Slots an epoch; None or at least n: all of them, in order.
+        size: Number of slots per epoch; None or at least n: all of them, in order.
 
     Returns:
         Slots [m] int32 and their mask [m], m = min(size, n).
@@ -222,8 +222,9 @@ def select_pairs(
         cosine: [n, n] utility cosines.
         iota_pos: Positive threshold.
         iota_neg: Negative threshold.
-        cap: Most negatives a query (K_neg).
-        valid: [n] bool; a query that is not valid is skipped, and is no positive or negative.
+        cap: Maximum number of negatives per query (K_neg).
+        valid: [n] bool; a query that is not valid is skipped, and is not used as a positive or
+            negative.
 
     Returns:
         `Pairs` with C = min(cap, n).

@@ -51,7 +51,7 @@ class TrainedRouter:
     recall_by: RecallBy = "row"
 
     def check(self, problem: Problem) -> None:
-        """Raise a `ValueError` for an unknown word, or a posterior without log-odds."""
+        """Raise a `ValueError` for an unknown option, or a posterior without log-odds."""
         del problem
         check_options(self)
         check_precision(self.precision)

@@ -173,11 +173,12 @@ def evaluate_routers(
         progress: reports the fits.
 
     Returns:
-        Over policy and seed `departure`, the mean departure probability of the server routed to,
-        and `utility`, its mean performance - rho * cost; `chosen`, the hyper-parameters that the
-        seed's own split chooses; `once_...`, the same with those chosen once; and `blind_...`, of
-        the router trained without the cost, with the same hyper-parameters. NaN, or an empty word,
-        where there is nothing to choose or to train.
+        Variables over policy and seed, which are `departure`, the mean departure probability of the
+        server routed to; `utility`, its mean performance - rho * cost; `chosen`, the
+        hyper-parameters chosen on the seed's own split; `once_...`, the same with hyper-parameters
+        chosen once; and `blind_...`, the same for the router trained without the cost, with the
+        hyper-parameters `chosen`. They are NaN, or an empty text, if a router has nothing to choose
+        or to train.
     """
     progress = progress or Reporter()
     data = fits.make_fit_data(source, cache_dir)

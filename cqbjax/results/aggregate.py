@@ -39,16 +39,18 @@ def aggregate_points(
 
     Args:
         points: as `results.load_points` returns them.
-        metrics: of `list_metrics(points)`.
-        rounds: each is replaced by the last recorded round that is not later; empty: the last
-            recorded round.
-        reference: a policy from whose values those of the others are subtracted, seed by seed.
-        seed: of the bootstrap.
+        metrics: names from `list_metrics(points)`.
+        rounds: rounds to tabulate; empty: the last recorded one. If a round was not recorded, the
+            last recorded round before it is used.
+        reference: a policy; the values of every other policy are subtracted from its values, seed
+            by seed.
+        seed: seed of the bootstrap.
 
     Returns:
-        Every key in which points differ, arrival_rate, policy, round, metric, n (seeds), mean, low,
-        high (95% Student's t) and sd. With `reference`, also `MINUS` before the mean: the mean
-        difference, its t interval and its bootstrap interval (both 95%); null for the reference.
+        The columns are every key in which points differ, arrival_rate, policy, round, metric, n
+        (seeds), mean, low, high (95% Student's t) and sd. With `reference`, the columns `MINUS`
+        hold the mean difference, its t interval and its bootstrap interval (both 95%); they are
+        null for the reference.
 
     Raises:
         ValueError: an unknown metric or policy, or a round before the first recorded one.

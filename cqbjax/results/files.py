@@ -51,7 +51,7 @@ def write_file(points: Sequence[StoredPoint], path: Path) -> None:
     A crash leaves the old file or the new one. Partial files of earlier crashes are removed.
 
     Args:
-        points: at least one, all of one `shape_of`.
+        points: at least one, all with the same `shape_of`.
         path: ends in `.nc`; parent folders are created.
 
     Raises:
@@ -164,9 +164,10 @@ def read_file(
     """Read the points of a file whose checksums are right.
 
     Args:
-        path: of the file.
-        rounds: each is replaced by the last recorded round that is not later; None: all.
-        only: indices of points, which are returned in increasing order; None: all.
+        path: the file.
+        rounds: rounds to read; None: all. If a round was not recorded, the last recorded round
+            before it is read.
+        only: indices of the points to read, which are returned in increasing order; None: all.
 
     Raises:
         ResultError: the file is missing, damaged or not a result.

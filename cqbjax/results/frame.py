@@ -28,12 +28,14 @@ def tabulate_runs(
 
     Args:
         points: as `results.load_points` returns them.
-        names: of metrics, or of stored arrays.
-        rounds: each is replaced by the last recorded round that is not later; None: all.
+        names: names of metrics or of stored arrays.
+        rounds: rounds to tabulate; None: all recorded ones. If a round was not recorded, the last
+            recorded round before it is used.
 
     Returns:
-        `KEYS`, where point is the index in `points`, and `values`, a list by seed. A metric that is
-        recorded once a run has a row at the last recorded round only.
+        The columns `KEYS`, where point is the index in `points`, and `values`, a list with a value
+        for each seed. A metric that is recorded once per run has a row at the last recorded round
+        only.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.

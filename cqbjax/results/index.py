@@ -262,7 +262,8 @@ class ResultIndex:
         """Return the current entries by point.
 
         Args:
-            key: of an older computation, or its first letters; None: the newest of each point.
+            key: cache key of an older computation, or its first characters; None: the newest of
+                each point.
 
         Returns:
             (name, key) of a point -> its entries in all folders, the newest first. Each entry

@@ -1,8 +1,8 @@
 """Metrics of a policy: how they are computed from stored arrays, and their names.
 
-A stored array over policy, arrival_rate, seed and optionally round is a metric of its name. Its
-attributes `long_name`, `units` and `better` (`more` or `less`) describe it, so that a user-defined
-recorder needs no entry here.
+Each stored array over policy, arrival_rate, seed and optionally round is a metric with the same
+name. Its attributes `long_name`, `units` and `better` (`more` or `less`) describe it, so that a
+user-defined recorder needs no entry here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        of: computes its values by seed from a point.
-        long_name: name in words.
-        units: of its values.
+        of: function that computes the values of each seed from a point.
+        long_name: full name.
+        units: units of the values.
         better: `more` or `less`; empty if neither is better.
         symbol: label of an axis; None: long_name and units.
-        of_run: whether it has one value a run.
-        share: whether it lies in [0, 1]: its unit is declared empty.
+        of_run: whether it has one value per run.
+        share: whether the values lie in [0, 1]; true if the units are empty.
     """
 
     of: Callable[[xr.Dataset], xr.DataArray]
@@ -102,8 +102,8 @@ def list_panels(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list
     """Return the metrics of a study's figure, from left to right.
 
     Args:
-        points: of the study.
-        config: of it; `queue` is read.
+        points: points of the study.
+        config: configuration of the study; `queue` is read.
     """
     if config.get("queue") == "both":
         return ["gap", "queue_length", *_find_curves(points)]
@@ -112,7 +112,7 @@ def list_panels(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list
 
 
 def _find_curves(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return recorded metrics with a value a round, except those by server (too many panels)."""
+    """Return recorded metrics with a value per round, except those by server (too many panels)."""
     return [
         name for name in find_recorded(points)
         if all("round" in one[name].dims and SERVER not in one[name].attrs for one in points)

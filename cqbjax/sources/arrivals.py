@@ -12,7 +12,7 @@ from cqbjax.core.pytree import Numbers, convert_lists, pytree, static
 from cqbjax.core.types import Problem, Workload
 from cqbjax.sources.preference_drift import SourceWrapper
 
-# The largest share of rounds in which Poisson arrivals may be cut, and the most arrivals a round.
+# The largest share of rounds in which Poisson arrivals may be cut, and the most arrivals per round.
 CUT_SHARE = 1e-6
 MAX_ARRIVALS = 256
 

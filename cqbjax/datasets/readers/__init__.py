@@ -1,1 +1,1 @@
-"""One reader a schema: files as they are published, read into a `RoutingTable`."""
+"""Readers, one per schema: they read published files into a `RoutingTable`."""

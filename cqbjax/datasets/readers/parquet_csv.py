@@ -28,7 +28,7 @@ def read_compact(
     Args:
         path: a `.parquet` or `.csv` file.
         name: name of the table; the file's stem when None.
-        proxy_note: of a proxy dataset, the dataset that it stands in for, in words.
+        proxy_note: for a proxy dataset, a text that names the dataset it replaces.
 
     Returns:
         The table in file order; missing scores are NaN (see `cqbjax.datasets.drop_missing`).

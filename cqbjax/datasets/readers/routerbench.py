@@ -1,7 +1,7 @@
 """RouterBench in its own schema: CSVs as in RouterDC's copy, or the official pickled frames.
 
 Columns: `sample_id, prompt, eval_name`, then for each LLM a score column named by the LLM,
-`<LLM>|model_response` and `<LLM>|total_cost` (USD a query), and `oracle_model_to_route_to`.
+    `<LLM>|model_response` and `<LLM>|total_cost` (USD per query), and `oracle_model_to_route_to`.
 """
 
 import ast
@@ -64,8 +64,7 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
         The table; a missing score is NaN (see `cqbjax.datasets.drop_missing`).
 
     Raises:
-        TableError: one sentence naming file, row and column, or the class that a pickle asks for
-            and must not.
+        TableError: one sentence naming file, row and column, or a class that a pickle must not use.
     """
     path = pathlib.Path(path)
     frames = []

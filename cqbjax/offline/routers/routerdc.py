@@ -24,7 +24,7 @@ PADDED = 256  # rows to a multiple of which a split is padded
 
 
 class DualModel(nn.Module):
-    """A projection of the embedding and one embedding a server."""
+    """A projection of the embedding, and one embedding per server."""
 
     servers: int
     width: int
@@ -68,8 +68,8 @@ def sample_llm_loss(
     Args:
         cosine: [B, N] similarity of samples and servers.
         target: [B, N] utilities.
-        top: Positives a sample.
-        last: Negatives a sample.
+        top: Number of positives per sample.
+        last: Number of negatives per sample.
         floor: A positive at or below it is skipped.
         ceiling: A negative above it is masked.
 
@@ -150,8 +150,8 @@ class RouterDC:
 
     Attributes:
         width: Dimension of the shared space.
-        top_k: Positives a sample.
-        last_k: Negatives a sample.
+        top_k: Number of positives per sample.
+        last_k: Number of negatives per sample.
         floor: Positives with a target at or below it are skipped.
         ceiling: Negatives with a target above it are masked.
         others: Other-cluster samples H of the cluster loss.
@@ -160,7 +160,7 @@ class RouterDC:
         learning_rate: AdamW's step.
         weight_decay: AdamW's decoupled weight decay.
         steps: Gradient steps.
-        batch: Samples a step.
+        batch: Number of samples per step.
     """
 
     width: int = 768
