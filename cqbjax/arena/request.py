@@ -1,4 +1,4 @@
-"""The words of `cqbjax arena`, parsed and validated before anything runs."""
+"""The arguments of `cqbjax arena`, parsed and validated before anything runs."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def parse_words(words: Sequence[str]) -> tuple[str, Any]:
     of the entry and the values of `VERIFY_KEYS`; else it is a `Request`.
 
     Raises:
-        ValueError: naming the wrong word.
+        ValueError: naming the wrong argument.
     """
     verb, *others = words if words[0] in VERBS else ("enter", *words)
     if verb == "tasks":
@@ -43,10 +43,10 @@ def parse_words(words: Sequence[str]) -> tuple[str, Any]:
 
 
 def parse_values(words: Sequence[str], defaults: Mapping[str, str] = KEYS) -> dict[str, str]:
-    """Return key -> value of words `key=value`, with defaults for the others.
+    """Return key -> value of arguments `key=value`, with defaults for the other keys.
 
     Raises:
-        ValueError: a word that is not `key=value`, or an unknown key.
+        ValueError: an argument that is not `key=value`, or an unknown key.
     """
     values = dict(defaults)
     for word in words:

@@ -71,7 +71,7 @@ class Request(NamedTuple):
         rounds: the fraction of a task's rounds.
         tuning: whether to run on the seeds for tuning.
         folder: of the results.
-        words: further choices, `key=value`.
+        words: further overrides, `key=value`.
         values: further values by key.
     """
 

@@ -7,7 +7,7 @@ import cqbjax
 from cqbjax.cli import end_quietly
 from cqbjax.core.inputs import suggest_names
 
-# Here and not in the modules, so that listing the commands does not import them.
+# Described here and not in the modules, so that listing the commands does not import them.
 COMMANDS = {
     "run": "run a study; store, draw and print its results",
     "report": "draw the figures and tables of stored studies again",
@@ -28,7 +28,7 @@ RETIRED = {
 
 @end_quietly()
 def main() -> None:
-    """Run the command of the first word, or list all commands.
+    """Run the command that the first argument names, or list all commands.
 
     Raises:
         SystemExit: of status 2, for an unknown or retired command.

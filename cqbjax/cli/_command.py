@@ -1,7 +1,7 @@
-"""How every command starts and ends: on a configuration, or on plain arguments.
+"""Run a command on a configuration or on plain arguments, and report its errors.
 
-Wrong input ends in one sentence on the error stream and status 2, Ctrl-C in two lines and status
-130. Commands that run studies or prepare data take `key=value` words, which Hydra composes
+Wrong input causes one sentence on the error stream and status 2; Ctrl-C causes two lines and status
+130. Commands that run studies or prepare data take overrides `key=value`, which Hydra composes
 (`run_configured`); those that read files and folders take arguments (`run_plain`).
 """
 
@@ -72,7 +72,7 @@ def run_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments) -
 
 @end_quietly()
 def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) -> None:
-    """Run a command on the configurations that the words of the command line compose.
+    """Run a command on the configurations that the overrides of the command line compose.
 
     User files (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules (`_target_:
     my_policy.MyPolicy`) are found in the current folder.
@@ -80,13 +80,13 @@ def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) ->
     Args:
         task: takes the jobs, all of a multirun or the only one, and returns the objective of each
             job if a search runs it.
-        folder: of the `config.yaml` that the words change.
+        folder: folder of the `config.yaml` that the overrides change.
 
     Raises:
         SystemExit: of status 2, after one sentence, if Hydra or the task rejects the input; of
             status 130 after Ctrl-C.
     """
-    # Hydra prints a page for a wrong word; `explain` needs the error alone.
+    # Hydra prints a page for a wrong override; `explain` needs the error alone.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     gc.set_threshold(_GC_THRESHOLD)
     _interrupted.clear()
@@ -242,12 +242,12 @@ def explain(error: Exception) -> str:
         return explain(cause)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    # Hydra names the place in one line, and the problem in the next.
+    # Hydra names the key in one line, and the problem in the next.
     return " ".join(text.split("\n")[:2]) if first_line.endswith(":") else first_line
 
 
 def _explain_key(key: str, cause: OmegaConfBaseException) -> str:
-    """Return that a key is unknown, and the keys beside it."""
+    """Describe an unknown key, and list the keys beside it."""
     node = cause.parent_node
     if not isinstance(node, DictConfig):
         return f"{key} is no key; add --cfg job to the command to see all keys"
@@ -260,7 +260,7 @@ def _explain_key(key: str, cause: OmegaConfBaseException) -> str:
 
 
 def _explain_choice() -> str:
-    """Return which word of the command must choose a file, which Hydra does not report."""
+    """Describe which override must choose a file; Hydra does not report it."""
     for word in sys.argv[1:]:
         group, _, value = word.partition("=")
         if (CONF / group).is_dir() and value and not isinstance(yaml.safe_load(value), str | list):

@@ -32,7 +32,7 @@ def arena(arguments: argparse.Namespace) -> None:
     """List the tasks, show or run the board, verify an entry, or run a policy.
 
     Raises:
-        ValueError: an unknown word.
+        ValueError: an unknown argument.
         SystemExit: of status `SOME_LEFT_OUT`, if a task was left out.
     """
     verb, argument = parse_words(arguments.words)

@@ -111,7 +111,7 @@ class Template:
         self._pickled = pickle.dumps(config)
         plain = to_config(OmegaConf.to_container(config))
         self._pickled_plain = pickle.dumps(plain)
-        # The meaning of a relative interpolation depends on where it stands.
+        # The meaning of a relative interpolation depends on its position.
         self._relative = any("${." in text for *_, text in _find_interpolations(plain))
         # (text, values that it refers to) -> pickled result.
         self.resolved: dict[tuple[str, str], bytes] = {}
@@ -291,7 +291,7 @@ def exploration_length(rule: str | float | None, horizon: int, c1: float) -> flo
         c1: exploration constant.
 
     Raises:
-        ValueError: the rule is another word, None or a negative number.
+        ValueError: the rule is unknown, None or a negative number.
     """
     if rule == "tenth":
         return float(horizon // 10)

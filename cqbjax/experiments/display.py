@@ -94,7 +94,7 @@ def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         points: from `results.load_points`.
         config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
     """
-    # Matplotlib and Polars are not waited for before the first round.
+    # Imported here, so that the first round does not wait for Matplotlib and Polars.
     from cqbjax.figures import draw_curves, draw_over_keys, users
     from cqbjax.results.metrics import find_recorded, list_panels
 
@@ -116,7 +116,7 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     from cqbjax.results import tables
 
     horizons = {int(point.attrs["horizon"]) for point in points}
-    # Of several horizons the configuration names the rounds of the first.
+    # With several horizons, `table_rounds` holds the rounds of the first one.
     end = {max(horizons)} if len(horizons) > 1 else set()
     rounds = sorted({min(int(t), max(horizons)) for t in config.table_rounds} | end)
     reference = {"reference": config.compared} if config.get("compared") else {}
@@ -141,8 +141,8 @@ def compute_objective(points: Sequence[xr.Dataset], config: Config) -> float:
     """Return the objective of a search: a mean over seeds, rates and points.
 
     Args:
-        points: of one job.
-        config: of the job; `objective` names metric and policy.
+        points: points of one job.
+        config: configuration of the job; `objective` names metric and policy.
     """
     from cqbjax.results.aggregate import aggregate_points
 

@@ -33,7 +33,7 @@ class Job(NamedTuple):
     Attributes:
         config: composed; its key `grid` names the keys whose list spans a grid.
         swept: the keys in which the jobs of a multirun differ, with the values of this job.
-        words: its overrides, `key=value`.
+        words: overrides of the job, `key=value`.
         searched: whether a search needs its objective.
     """
 
@@ -260,7 +260,7 @@ def find_left_out(config: Config) -> dict[str, str]:
 def list_rates(config: Config) -> list[float] | str:
     """Return the arrival rates of a point: `arrival_rate`, or its K's entry of `rates_by_K`.
 
-    The word `by_rule` is returned as it is: `resolve_rates` replaces it when the table is known.
+    The option `by_rule` is returned unchanged: `resolve_rates` replaces it when the table is known.
 
     Raises:
         ValueError: neither is given for the point's K.

@@ -232,8 +232,8 @@ def validate_overrides(
     """Raise for an override whose key none of the studies reads, and for an unknown label.
 
     Args:
-        words: `key=value` of the command.
-        configs: of the studies.
+        words: overrides of the command, `key=value`.
+        configs: configurations of the studies.
         shipped: keys that a study may read itself; any other is read if a value refers to it.
         readers: key -> the shipped choices that read it, if only they do.
 
@@ -250,7 +250,7 @@ def validate_overrides(
         for config in configs if key == "figure_policies" else ():
             if config[key] is not None:
                 _validate_names(key, to_list(config[key]), [str(label) for label in config.policy])
-        # `preset` sets the keys that stand in no other file.
+        # `preset` sets the keys that are in no other file.
         preset = [one for one in configs[0] if one not in (*shipped, "grid")]
         if all(
             reason := _explain_unread(one, config, shipped, readers or {})
@@ -330,8 +330,8 @@ def name_typed_key(message: str, words: Sequence[str], config: ComposedConfig) -
 
     Args:
         message: such as `alpha=-1 must be ...`.
-        words: `key=value` of the command.
-        config: of the study.
+        words: overrides of the command, `key=value`.
+        config: configuration of the study.
     """
     name = next(iter(re.findall(r"^\w+", message)), "")
     keys = [word.lstrip("+").partition("=")[0] for word in words]

@@ -19,7 +19,7 @@ COMPARED = ("gap", "length", "regret")
 DIGITS, MAX_DECIMALS = 3, 12
 # In place of an interval, and the reason.
 NONE, WHY_NONE = "[–]", "[–]: no interval, of a single seed or of equal seeds"
-# Columns of recorders in the main table, and in each table of their own if there are more.
+# Most columns of recorders in the main table; if there are more, most in each separate table.
 MAX_AMONG, MAX_OWN = 3, 5
 TIME = "seconds_per_round"
 
@@ -49,10 +49,10 @@ def split_table(
 
     Args:
         frame: the table.
-        recorded: metrics whose columns become tables of their own if there are many.
+        recorded: recorded metrics, whose columns are moved to separate tables if there are many.
 
     Returns:
-        What is the same in all rows, and the tables that have rows.
+        The values common to all rows, as text, and the tables that have rows.
     """
     ends = {f"{c}{end}" for c in frame.columns for end in ("_low", "_high")}
     after = [frame.columns.index(c) for c in ("policy", "statistic") if c in frame.columns]

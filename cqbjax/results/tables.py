@@ -34,7 +34,7 @@ from cqbjax.results.summaries import find_differing
 from cqbjax.results.table_text import TableSection, split_table
 
 DIGITS = 7
-# Queries a round by which a stable queue may still grow over the second half of a run.
+# Queries per round by which a stable queue may still grow over the second half of a run.
 GROWTH = 0.01
 
 # Markdown's markup, which is written with a backslash before it.
@@ -60,15 +60,17 @@ def throughput_table(
 
     Args:
         points: as `results.load_points` returns them.
-        rounds: at which rounds; the last recorded one that is not later is taken, and named.
-        reference: the policy compared with every other one, seed by seed.
+        rounds: rounds of the table. If a round was not recorded, the last recorded round before it
+            is used and named.
+        reference: the policy that is compared with every other one, seed by seed.
 
     Returns:
-        By setting, arrival_rate, round and policy: seeds, length_mean and gap_mean in queries and
-        throughput in queries a round, each with its 95% interval _low and _high,
-        seconds_per_round, `<reference>_minus` this policy's throughput with its interval and
-        `excludes_zero` (null for the reference itself, where it was not run, and for a single
-        seed), and each recorded metric with its interval.
+        A row for each setting, arrival_rate, round and policy, with the number of seeds;
+        length_mean and gap_mean (queries) and throughput (queries per round), each with its 95%
+        interval in the columns _low and _high; seconds_per_round; `<reference>_minus`, the
+        throughput of the reference minus that of the policy, with its interval and `excludes_zero`
+        (null for the reference, if the reference was not run, and for a single seed); and each
+        recorded metric with its interval.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
@@ -87,14 +89,16 @@ def gap_table(
 
     Args:
         points: as `results.load_points` returns them.
-        rounds: at which rounds; the last recorded one that is not later is taken, and named.
-        reference: a policy compared with every other one, seed by seed, or none.
+        rounds: as in `throughput_table`.
+        reference: a policy that is compared with every other one, seed by seed; None: no
+            comparison.
 
     Returns:
-        By setting, arrival_rate, round and policy: seeds, length_mean and gap_mean with their 95%
-        intervals _low and _high, gap_sd over seeds, in queries, and throughput, in queries a
-        round; with a reference also `<reference>_gap_minus` this policy's, as in
-        `throughput_table`: above zero the policy has the shorter queue; and each recorded metric
+        A row for each setting, arrival_rate, round and policy, with the number of seeds;
+        length_mean and gap_mean (queries), each with its 95% interval in the columns _low and
+        _high; gap_sd, the standard deviation over seeds (queries); throughput (queries per round);
+        with a reference also `<reference>_gap_minus`, the gap of the reference minus that of the
+        policy, which is above zero if the policy has the shorter queue; and each recorded metric
         with its interval.
 
     Raises:
@@ -123,18 +127,19 @@ def regret_table(
 def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
     """Tabulate the largest arrival rate at which the queue of each policy is stable.
 
-    A queue is stable if it grows by at most `most` queries a round over the second half of the
-    run, in the mean over seeds: (Q(T) - Q(T/2)) / (T/2). A rate counts if the queue is stable at
-    it and at every smaller rate that was run.
+    A queue is stable if it grows by at most `most` queries per round over the second half of the
+    run, averaged over seeds: (Q(T) - Q(T/2)) / (T/2) <= most. A rate counts if the queue is stable
+    at it and at every smaller rate that was run.
 
     Args:
         points: as `results.load_points` returns them, over several arrival rates.
-        most: in queries a round.
+        most: the largest growth of a stable queue, in queries per round.
 
     Returns:
-        By every other key in which points differ and policy: `rates`, the number of them, `borne`,
-        the largest stable rate (null if the smallest is not stable), `next`, the smallest above
-        it, and `growth`, `growth_low`, `growth_high` there, with its 95% interval over seeds.
+        A row for each policy and combination of the other keys in which points differ, with
+        `rates`, the number of rates; `borne`, the largest rate that counts (null if the smallest
+        does not); `next`, the smallest rate above it; and `growth`, `growth_low`, `growth_high`,
+        the growth at `next` with its 95% interval over seeds.
 
     Raises:
         ValueError: no point, or no recorded round in the first half.
@@ -166,9 +171,9 @@ def save_table(
 
     Args:
         frame: the table.
-        stem: of both files.
+        stem: path of both files without the ending.
         caption: the title of the Markdown.
-        recorded: metrics whose columns become tables of their own if there are many.
+        recorded: recorded metrics, whose columns are moved to separate tables if there are many.
     """
     stem = Path(stem)
     common, sections = split_table(frame, recorded or {})
@@ -191,7 +196,7 @@ def _escape_markdown(text: str) -> str:
 
 
 def write_csv(path: Path, frame: pl.DataFrame) -> None:
-    """Write a table with all the digits that a float32 has, and no more."""
+    """Write a table as CSV, with the significant digits of a float32."""
     # Rounding in float32 would lose the last of them.
     exact = frame.with_columns(pl.selectors.float().cast(pl.Float64))
     rounded = exact.with_columns(pl.selectors.float().round_sig_figs(DIGITS))
@@ -253,13 +258,13 @@ def _fold_columns(section: TableSection, width: int) -> list[list[int]]:
 
 
 def _list_setting_columns(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return the attributes of points that a row begins with."""
+    """Return the attributes of points that are the first columns."""
     present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
     return present + [key for key in find_differing(points) if key not in _SETTING]
 
 
 def _name_interval_columns(column: str, metric: str) -> dict[str, tuple[str, str]]:
-    """Return the columns of a metric's mean and interval, and where each stands."""
+    """Return the columns of a metric's mean and interval: name -> (metric, statistic)."""
     ends = {f"{column}_{end}": (metric, end) for end in ("low", "high")}
     return {column: (metric, "mean"), **ends}
 
@@ -268,7 +273,7 @@ def _tabulate_means(
     name: str, metric: str, points: Sequence[xr.Dataset], rounds: Sequence[int],
     reference: str | None,
 ) -> pl.DataFrame:  # fmt: skip
-    """Tabulate mean and standard deviation of a metric, under a name, and the throughput."""
+    """Tabulate mean and standard deviation of a metric, in columns `name_...`, and throughput."""
     columns = _name_interval_columns("length_mean", "queue_length")
     columns |= _name_interval_columns("gap_mean", "gap") if name != "length" else {}
     columns |= _name_interval_columns(f"{name}_mean", metric)
@@ -280,9 +285,9 @@ def _build_table(
     points: Sequence[xr.Dataset], rounds: Sequence[int], columns: dict[str, tuple[str, str]],
     compared: str, reference: str | None, ahead: str,
 ) -> pl.DataFrame:  # fmt: skip
-    """Lay the rows of metrics side by side, and the reference's less the policy's of one of them.
+    """Put metrics side by side, with the difference of one of them to that of the reference.
 
-    Sorted by setting, rate and round, policies in the order of the legends.
+    Rows are sorted by setting, rate and round; policies are in the order of legends.
     """
     for name in find_recorded(points):
         columns |= _name_interval_columns(name, name)
