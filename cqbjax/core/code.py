@@ -1,10 +1,10 @@
-"""Which code a number follows from: the modules that a computation imports, in any depth.
+"""A digest of the code that a result depends on: all modules that a computation imports.
 
-A key of stored results holds this digest, so that an edit of the round, of a policy or of a module
-that a user's policy imports makes another key, and an edit of what only draws makes none. Modules
-are found by reading imports, those inside functions too; nothing is imported for it. What Python
-and its installed packages hold is left out, but for this package and for where the classes of a
-computation themselves live.
+The digest is part of the cache key of a result. An edit of the simulator, of a policy or of a
+module that a user's policy imports changes the key; an edit of a module that only draws figures
+does not. Import statements are read from the source files, also inside functions, without importing
+a module. The standard library and installed packages are left out, except for this package and the
+packages that define the classes of the computation.
 """
 
 import ast
@@ -28,7 +28,7 @@ import numpy as np
 from cqbjax.core.files import arrays_digest, file_digest, hash_parts, is_path, sha256
 
 OWN = "cqbjax"
-# What watches a computation, or stores what came of it, changes no number.
+# Modules that log or store results, and so cannot change them.
 EXCLUDED_MODULES = (
     "cqbjax.engine.progress", "cqbjax.engine.checkpoints", "cqbjax.core.code",
     "cqbjax.experiments.study_types",
@@ -39,11 +39,11 @@ def digest(entries: Iterable[str], *parts: Any) -> str:
     """Hash the code that a computation runs.
 
     Args:
-        entries: names of modules where it begins.
-        parts: classes, functions, and trees, whose objects count. Each stands for its module and
-            all that this imports, in any depth. What a notebook defines counts with its own source
-            text; if that cannot be told, no two digests are alike. Of a third-party object the
-            arrays in its fields count, and the content of every file that a field names.
+        entries: names of modules to start from.
+        parts: classes, functions, and trees of objects. Each adds its module and all modules that
+            this one imports, directly or not. A definition in a notebook adds its source text; if
+            the text is not available, the digest is unique. A third-party object also adds the
+            arrays in its fields, and the content of every file that a field names.
     """
     roots, read = list[Any](), list[str]()
     _collect(parts, roots, read, set(), own=True)
@@ -57,21 +57,21 @@ def digest(entries: Iterable[str], *parts: Any) -> str:
 
 
 def modules(entries: Iterable[str], *parts: Any) -> list[str]:
-    """Return the names of the modules that `digest` counts, in order."""
+    """Return the names of the modules that `digest` includes, sorted."""
     roots = list[Any]()
     _collect(parts, roots, [], set(), own=True)
     return sorted(_reached({*entries, *(root.__module__ for root in roots)}))
 
 
 def _collect(part: Any, roots: list[Any], read: list[str], seen: set[int], own: bool) -> None:
-    """Collect the classes and functions in a tree, and what its third-party objects read.
+    """Collect the classes and functions in a tree, and the data of its third-party objects.
 
     Args:
-        part: of the tree.
-        roots: the classes and functions, added to.
-        read: hashes of arrays and of the files that words name, added to.
-        seen: objects that were looked at.
-        own: whether an object of this package holds the part: what it reads counts elsewhere.
+        part: a part of the tree.
+        roots: the list to which classes and functions are appended.
+        read: the list to which hashes of arrays and of named files are appended.
+        seen: ids of the objects visited so far.
+        own: whether an object of this package holds the part; its data are hashed elsewhere.
     """
     if isinstance(part, type | types.FunctionType):
         roots.append(part)
@@ -96,14 +96,14 @@ def _collect(part: Any, roots: list[Any], read: list[str], seen: set[int], own: 
 
 
 def _is_users(kind: type) -> bool:
-    """Tell whether a class is a user's: not of this package, Python or an installed package."""
+    """Return whether a class is a user's: not from this package, Python or an installed one."""
     top = kind.__module__.partition(".")[0]
     file = _file_of(top)
     return top not in {OWN, *sys.stdlib_module_names} and not (file and _is_installed(file))
 
 
 def _digest_modules(roots: frozenset[str]) -> str:
-    """Hash modules and all that they import; where no file has changed since, as before."""
+    """Hash modules and all their imports; reuse the last digest if no file has changed."""
     if roots in _digest_caches[-1]:
         return _digest_caches[-1][roots]
     places = frozenset((name, _file_of(name)) for name in roots)
@@ -120,7 +120,7 @@ def _digest_modules(roots: frozenset[str]) -> str:
 
 @contextlib.contextmanager
 def cache_file_states() -> Iterator[None]:
-    """Look at each file once for all digests that are asked for inside: those of many points."""
+    """Within this context, check each file for changes only once, for the digests of a grid."""
     _digest_caches.append({})
     try:
         yield
@@ -128,11 +128,11 @@ def cache_file_states() -> Iterator[None]:
         _digest_caches.pop()
 
 
-# Modules whose files were looked at -> their digest, of each `at_once`; of none outside.
+# Modules -> their digest, for each `cache_file_states` context; the first entry stays empty.
 _digest_caches: list[dict[frozenset[str], str]] = [{}]
 
 
-# Modules and where they are -> their digest, and each file that they reach with its state then.
+# Modules with their files -> their digest, and the state of every file that it includes.
 _digests: dict[frozenset[Any], tuple[str, dict[str, tuple[int, int] | None]]] = {}
 
 
@@ -145,13 +145,13 @@ def _state(file: str) -> tuple[int, int] | None:
 
 
 class _Parsed(NamedTuple):
-    """A module's file.
+    """The parsed file of a module.
 
     Attributes:
-        digest: of its content.
-        imports: what it imports: a module, and a name taken from it or nothing.
-        names: of a package whose file only lists names, the same with imports for type checking;
-            None: the file holds code.
+        digest: the file's SHA-256.
+        imports: (module, name) of each import; the name is "" for `import module`.
+        names: for an `__init__.py` that only lists names, all imports including those for type
+            checking; None if the file has other code.
     """
 
     digest: str
@@ -160,7 +160,7 @@ class _Parsed(NamedTuple):
 
 
 def _parsed(file: Path) -> _Parsed:
-    """Parse a file, once for each content."""
+    """Parse a file, or return the cached result if it has not changed."""
     state = file.stat()
     return _parsed_once(file, state.st_mtime_ns, state.st_size)
 
@@ -184,12 +184,12 @@ def _is_listing(statement: ast.stmt) -> bool:
     return docstring or isinstance(statement, ast.Import | ast.ImportFrom)
 
 
-# What holds statements; expressions, most of a file's nodes, hold none.
+# Nodes that may contain statements; expressions, which are most nodes, cannot.
 _HOLDING = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 def _imports(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield what statements import, but for what is imported for types alone."""
+    """Yield the imports of statements, except those only for type checking."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((name.name, "") for name in node.names)
@@ -204,10 +204,10 @@ def _imports(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
 
 
 def _reached(roots: set[str]) -> dict[str, Path]:
-    """Return the files of modules and of all that they import, by the modules' names."""
+    """Return the files of modules and of all their imports, by module name."""
     tops = {name.partition(".")[0] for name in roots}
     own = frozenset({OWN, *tops} - sys.stdlib_module_names)
-    # Asked for once a walk: most modules are imported by many.
+    # Cached during this call, since most modules have many importers.
     find = functools.cache(functools.partial(_file, own=own))
     parsed = functools.cache(_parsed)
     reached: dict[str, Path] = {}
@@ -227,7 +227,7 @@ def _reached(roots: set[str]) -> dict[str, Path]:
 
 
 def _full_name(module: str, importer: str, file: Path) -> str:
-    """Return a module's full name, as the importing one means it."""
+    """Return the full name of a module that `importer` imports, perhaps relatively."""
     level = len(module) - len(module.lstrip("."))
     if not level:
         return module
@@ -239,7 +239,10 @@ def _full_name(module: str, importer: str, file: Path) -> str:
 def _imported_modules(
     module: str, taken: str, find: Callable[[str], Path | None], parsed: Callable[[Path], _Parsed]
 ) -> list[str]:
-    """Return the modules behind `from module import taken`; `find` and `parsed` are a walk's."""
+    """Return the modules that `from module import taken` imports.
+
+    `find` and `parsed` are the cached functions of `_reached`.
+    """
     if taken and find(f"{module}.{taken}") is not None:
         return [f"{module}.{taken}"]
     file = find(module)
@@ -251,7 +254,7 @@ def _imported_modules(
 
 
 def _file(name: str, own: frozenset[str]) -> Path | None:
-    """Return the file of a module that counts, without importing anything."""
+    """Return the file of a module, without importing it; None if the digest leaves it out."""
     top, *rest = name.split(".")
     base = _file_of(top)
     if base is None or (top not in own and _is_installed(base)):
@@ -267,7 +270,7 @@ def _file(name: str, own: frozenset[str]) -> Path | None:
 
 
 def _file_of(name: str) -> Path | None:
-    """Return where a module is: its file, or the folder of a package without `__init__`."""
+    """Return a module's file, or the folder of a package without `__init__.py`."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         found = getattr(loaded, "__file__", None)
@@ -284,15 +287,15 @@ def _file_of(name: str) -> Path | None:
 
 @functools.cache
 def _is_installed(file: Path) -> bool:
-    """Tell whether a file is Python's or an installed package's."""
+    """Return whether a file belongs to Python or to an installed package."""
     places = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     return any(file.is_relative_to(place) for place in places) or "site-packages" in file.parts
 
 
 def _source_texts(thing: Any, modules: set[str], seen: set[int]) -> Iterator[str]:
-    """Yield the source texts of a class or function of a notebook, and of what it uses there.
+    """Yield the source texts of a class or function in a notebook, and of its globals there.
 
-    Modules that it uses are added to `modules`.
+    The modules that it uses are added to `modules`.
     """
     if id(thing) in seen:
         return
@@ -311,7 +314,7 @@ def _source_texts(thing: Any, modules: set[str], seen: set[int]) -> Iterator[str
                     yield from _source_texts(getattr(inner, "__func__", inner), modules, seen)
                 elif not name.startswith("__"):
                     yield f"{name}={member!r}"
-        elif thing.__code__.co_filename != "<string>":  # but for what dataclasses make
+        elif thing.__code__.co_filename != "<string>":  # not generated by dataclasses
             yield _text(thing)
             for name in _global_names(thing.__code__):
                 if name in thing.__globals__:
@@ -321,7 +324,7 @@ def _source_texts(thing: Any, modules: set[str], seen: set[int]) -> Iterator[str
 
 
 def _text(function: types.FunctionType) -> str:
-    """Return a function's source text; something unique where it cannot be told."""
+    """Return a function's source text, or a unique string if it is not available."""
     try:
         return textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
@@ -329,6 +332,6 @@ def _text(function: types.FunctionType) -> str:
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    """Return the names that code reads, functions inside it included."""
+    """Return the names that code reads, including its inner functions."""
     inner = [_global_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     return {*code.co_names, *(name for names in inner for name in names)}

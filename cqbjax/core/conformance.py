@@ -1,4 +1,4 @@
-"""Shapes and types that the contract of `core.types` asks for, checked by tracing: nothing runs."""
+"""Checks of the contract of `core.types`: shapes and types by tracing, and values of draws."""
 
 import functools
 import itertools
@@ -30,11 +30,11 @@ from cqbjax.core.types import (
 
 
 def check_policy(policy: Policy, problem: Problem) -> None:
-    """Check the shapes and types of an action, and that a state keeps its own over a round.
+    """Check the shapes and types of a policy's action, and that `update` keeps those of the state.
 
     Args:
-        policy: its leaves may be shapes alone.
-        problem: the shapes.
+        policy: its leaves may be `ShapeDtypeStruct`s.
+        problem: the static settings.
 
     Raises:
         ContractError: naming the part, and what is allowed.
@@ -81,10 +81,10 @@ def check_policy(policy: Policy, problem: Problem) -> None:
 
 
 def check_source(source: Source, problem: Problem) -> None:
-    """Check the shapes and types of a run's instance, and of its own arrivals if it has any.
+    """Check the shapes and types of a source's workload, and of its arrivals if it draws them.
 
     Args:
-        source: its leaves may be shapes alone.
+        source: its leaves may be `ShapeDtypeStruct`s.
         problem: from `source.problem`.
 
     Raises:
@@ -130,12 +130,12 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
 
 
 def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Problem) -> None:
-    """Check that recorders keep the shapes of their states, and read what they say they do.
+    """Check that `update` keeps the shapes of recorders' states, and `read` matches `dims`.
 
     Args:
-        recorders: to be checked together.
-        policy: any, whose round they see.
-        problem: the shapes.
+        recorders: the recorders; dimensions of one name must have the same size.
+        policy: any policy, to trace a round.
+        problem: the static settings.
 
     Raises:
         ValueError: naming the recorder, and what is allowed.
@@ -176,11 +176,11 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
 
 
 def check_users(users: UserModel, problem: Problem) -> None:
-    """Check the shapes and types of what a kind of users draws and says.
+    """Check the shapes and types of a user model's draws and return values.
 
     Args:
-        users: its leaves may be shapes alone.
-        problem: the shapes.
+        users: its leaves may be `ShapeDtypeStruct`s.
+        problem: the static settings.
 
     Raises:
         ContractError: naming the part, and what is allowed.
@@ -202,11 +202,11 @@ def check_users(users: UserModel, problem: Problem) -> None:
 
 
 def check_service(service: ServiceModel, problem: Problem) -> None:
-    """Check the shapes and types of what a kind of service draws and says.
+    """Check the shapes and types of a service model's draws and return values.
 
     Args:
-        service: its leaves may be shapes alone.
-        problem: the shapes.
+        service: its leaves may be `ShapeDtypeStruct`s.
+        problem: the static settings.
 
     Raises:
         ContractError: naming the part, and what is allowed.
@@ -232,7 +232,7 @@ def check_service(service: ServiceModel, problem: Problem) -> None:
 
 
 def _check_leading_axes(drawn: Any, lead: tuple[int, ...], wanted: str) -> None:
-    """Check the first axes of everything that was drawn."""
+    """Check the leading axes of all draws."""
     for leaf in jax.tree.leaves(drawn):
         fine = getattr(leaf, "shape", ())[: len(lead)] == lead
         require(
@@ -243,7 +243,7 @@ def _check_leading_axes(drawn: Any, lead: tuple[int, ...], wanted: str) -> None:
 
 
 def _check_optional(method: str, said: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Check what a method returns that may return None."""
+    """Check the shape and type of a return value that may be None."""
     fine = said is None or (getattr(said, "shape", None) == shape and said.dtype == dtype)
     wanted = f"{jnp.dtype(dtype)}{list(shape)}"
     require(fine, f"{method} must return {wanted} or None, and it returns {_describe_array(said)}")
@@ -254,7 +254,7 @@ _bool: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bool_)
 
 
 def _workload_shapes(problem: Problem, logged: bool = False) -> Workload:
-    """Return the shapes of a run's instance."""
+    """Return the shapes and types of a run's workload."""
     rows, most = problem.num_rows, problem.max_arrivals
     several = () if most == 1 else (most,)
     real: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
@@ -280,12 +280,12 @@ def _check_fields(kind: str, method: str, made: Any, **wanted: tuple[tuple[int, 
 
 
 def _describe_array(value: Any) -> str:
-    """Say what an array is."""
+    """Return the dtype and shape of an array as text, or the name of another type."""
     shaped = hasattr(value, "shape")
     return f"{value.dtype}{list(value.shape)}" if shaped else type(value).__name__
 
 
-# What an instance must be, as `instance_faults` counts.
+# Conditions on an instance, in the order of `instance_faults`.
 INSTANCE_FAULTS = (
     "contexts must be finite numbers",
     "utilities must be finite numbers",
@@ -294,7 +294,7 @@ INSTANCE_FAULTS = (
     "draw_arrivals must lie in 0 .. max_arrivals",
     "log.next must be rows of the contexts",
 )
-# What kinds of users and of service must draw and say, as `kind_faults` counts.
+# Conditions on the draws and return values of models, in the order of `model_faults`.
 MODEL_FAULTS = (
     "draw must return numbers, and some are NaN",
     "draw_patience must return at least 1 round",
@@ -302,18 +302,18 @@ MODEL_FAULTS = (
     "service_time must return at least 1 round",
     "prices must be finite and not negative",
 )
-# Attempts after which reactions are looked at: the first ones, and a late one.
+# Numbers of attempts for which `react` is checked.
 PROBED_ATTEMPTS = (1, 2, 3, 10, 100)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def instance_faults(problem: Problem, world: Workload, arrives: Array) -> Array:
-    """Tell what is wrong with the instances of a batch: [S], 0 or the place in `INSTANCE` from 1.
+    """Return the fault of each instance: [S], 0 or the position in `INSTANCE_FAULTS` from 1.
 
     Args:
-        problem: the shapes.
-        world: leaves [S, ...].
-        arrives: [S, T] A(t), or how many arrive.
+        problem: the static settings.
+        world: workloads, leaves [S, ...].
+        arrives: [S, T] A(t), or the number of arrivals.
     """
 
     def one(world: Workload, arrives: Array) -> Array:
@@ -335,13 +335,13 @@ def instance_faults(problem: Problem, world: Workload, arrives: Array) -> Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def model_faults(problem: Problem, rules: Dynamics, arrives: Array) -> Array:
-    """Tell what is wrong with kinds, and what they drew, in a batch: [S, n].
+    """Return the faults of each user model, then of each service model: [S, n].
 
-    Of each kind of users, and then of service, 0 or the place in `KINDS` from 1.
+    A fault is 0 or the position in `MODEL_FAULTS` from 1.
 
     Args:
-        problem: the shapes.
-        rules: leaves [S, ...].
+        problem: the static settings.
+        rules: models and draws, leaves [S, ...].
         arrives: [S, T] A(t).
     """
 
@@ -357,7 +357,7 @@ def model_faults(problem: Problem, rules: Dynamics, arrives: Array) -> Array:
 
 
 def _user_fault(users: UserModel, drawn: Any, patience: Array | None) -> Array:
-    """Tell what is wrong with a kind of users: []."""
+    """Return the fault of a user model in one run: []."""
 
     def away(mine: Any) -> Array:
         return jnp.stack([users.react(mine, jnp.int32(n)).away for n in PROBED_ATTEMPTS])
@@ -369,7 +369,7 @@ def _user_fault(users: UserModel, drawn: Any, patience: Array | None) -> Array:
 
 
 def _service_fault(problem: Problem, service: ServiceModel, drawn: Any) -> Array:
-    """Tell what is wrong with a kind of service: []."""
+    """Return the fault of a service model in one run: []."""
     servers = jnp.arange(problem.num_servers, dtype=jnp.int32)
     some = servers[: problem.assortment_size], servers[-problem.assortment_size :]
     prompts = (0, (problem.num_prompts or problem.num_rows) - 1)
@@ -392,7 +392,7 @@ def _service_fault(problem: Problem, service: ServiceModel, drawn: Any) -> Array
 
 
 def _map_draws(say: Any, drawn: Any, axes: int) -> Array:
-    """Ask of everything that was drawn, along its first axes."""
+    """Map a function over the first `axes` axes of all draws."""
     for _ in range(axes if jax.tree.leaves(drawn) else 0):
         say = jax.vmap(say)
     said: Array = say(drawn)
@@ -400,28 +400,29 @@ def _map_draws(say: Any, drawn: Any, axes: int) -> Array:
 
 
 def _has_nan(drawn: Any) -> Array:
-    """Tell whether numbers are missing: [] bool."""
+    """Return whether any draw is NaN: [] bool."""
     reals = [leaf for leaf in jax.tree.leaves(drawn) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.any(jnp.stack([jnp.any(jnp.isnan(leaf)) for leaf in reals] or [jnp.bool_(False)]))
 
 
 def _first_fault(*wrong: Array) -> Array:
-    """Return the place of the first that is wrong, from 1; 0 for none: []."""
+    """Return the position of the first True, from 1, or 0 without one: []."""
     return jnp.select(wrong, range(1, len(wrong) + 1), 0)
 
 
 def find_faults(
     source: Any, problem: Problem, instance: Instance
 ) -> Iterator[tuple[str, tuple[str, ...], np.ndarray]]:
-    """Look at what a batch of runs drew, of a source and of kinds that are none of this package's.
+    """Check the draws of third-party sources and models in a batch of runs.
 
     Args:
-        source: of the runs.
-        problem: the shapes.
+        source: the source of the runs.
+        problem: the static settings.
         instance: leaves [S, ...].
 
     Yields:
-        Whose it is, the sentences that there are, and of each run 0 or the place of one from 1.
+        For each third-party part: its name, the possible faults as sentences, and for each run 0 or
+        the position of its fault from 1: [S].
     """
     rules, own = instance.dynamics, find_third_party(base_source(source))
     if own is not None:

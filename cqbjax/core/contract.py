@@ -1,7 +1,7 @@
-"""The contract of `core.types`, where it can be checked by looking: classes, and actions as played.
+"""Checks of the contract of `core.types`: of classes, and of the actions in every round.
 
 The tests check the policies, sources and models of this package, so that runs need not. Third-party
-ones are checked when traced and by what they draw (`core.conformance`), and in every round.
+objects are also checked by tracing and by their draws (`core.conformance`).
 """
 
 import dataclasses
@@ -18,18 +18,18 @@ from jax import Array
 
 from cqbjax.core.types import NO_SERVER, Action, Needs, Problem, Queue, Wrapper, read_needs
 
-# What JAX says when Python asks for the value of a traced array.
+# JAX's errors when Python reads the value of a traced array.
 TRACER_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-# Letters of an error that is none of this package's.
+# The most characters of a third-party error's message.
 MAX_MESSAGE = 200
-# What has to be there, of a policy and of a source (`core.types`).
+# Methods that a policy and a source must have (`core.types`).
 POLICY_METHODS = ("init", "select", "update")
 SOURCE_METHODS = ("problem", "check", "uniform_service", "draw_workload")
-# Attributes that `Needs` replaced: the value that meant something, and the field that says it now.
+# Attributes that `Needs` replaced -> the value that had an effect, and the field to use now.
 REPLACED_BY_NEEDS = {
     "informed": (True, "true_utilities=True"), "blind": (True, "contexts=False"),
     "retry_aware": (True, "offer_counts=True"), "entry_aware": (True, "entry_rounds=True"),
@@ -38,20 +38,20 @@ REPLACED_BY_NEEDS = {
 
 
 class ContractError(ValueError):
-    """Something breaks the contract of `cqbjax.core.types` or `core.scenario`; it says which part.
+    """A class or value breaks the contract of `cqbjax.core.types` or `cqbjax.core.scenario`.
 
-    One sentence.
+    The message is one sentence that names the part of the contract.
     """
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise where a part of the contract does not hold."""
+    """Raise ContractError with the message `otherwise` unless `holds`."""
     if not holds:
         raise ContractError(otherwise)
 
 
 def policy_error(policy: Any, problem: Problem) -> str | None:
-    """Return why a policy is not defined for a problem; None where it is."""
+    """Return why a policy is not defined for a problem, or None if it is defined."""
     try:
         if hasattr(policy, "check"):
             policy.check(problem)
@@ -62,9 +62,10 @@ def policy_error(policy: Any, problem: Problem) -> str | None:
 
 @contextmanager
 def prefix_errors(whose: str) -> Iterator[None]:
-    """Say in front of a breach whose it is; to raise is one, and so to ask for a traced value.
+    """Put `whose` in front of the message of a `ContractError` that is raised inside.
 
-    A `ValueError` is a refusal, and says itself what it is about.
+    Other errors in third-party methods become a `ContractError` that names the method and line,
+    except `ValueError`, whose message names the setting already.
     """
     try:
         yield
@@ -78,7 +79,7 @@ def prefix_errors(whose: str) -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> str:
-    """Say which method of whose raised; nothing where it is this package's."""
+    """Return a message that names the third-party method that raised, or "" without one."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame.f_code
         first = code.co_varnames[0] if code.co_argcount else ""
@@ -100,12 +101,12 @@ def _is_cqbjax(kind: type) -> bool:
 
 
 def is_third_party(part: Any) -> bool:
-    """Tell whether a policy or a source, or one that it is made of, is none of this package's."""
+    """Return whether a part, or a part inside it, has a class from outside this package."""
     return find_third_party(part) is not None
 
 
 def find_third_party(part: Any) -> Any:
-    """Return the first that is none of this package's, of a part and those inside it, or None."""
+    """Return the first of a part and the parts inside it that is third-party, or None."""
     if not _is_cqbjax(type(part)):
         return part
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
@@ -118,7 +119,7 @@ def find_third_party(part: Any) -> Any:
 
 
 def source_layers(source: Any) -> list[Any]:
-    """Return a source, the one that it is around, and so on."""
+    """Return a source, the source that it wraps, and so on."""
     inside = [source]
     while _is_cqbjax(type(inside[-1])) and hasattr(inside[-1], "source"):
         inside.append(inside[-1].source)
@@ -126,7 +127,7 @@ def source_layers(source: Any) -> list[Any]:
 
 
 def check_source_class(source: Any) -> None:
-    """Check what can be told of a source by looking, and of those inside it.
+    """Check the class of a source, and of the sources that it wraps.
 
     Raises:
         ContractError: naming the class.
@@ -137,9 +138,9 @@ def check_source_class(source: Any) -> None:
 
 
 def check_class(policy: Any) -> None:
-    """Check what can be told of a policy without a problem.
+    """Check the class of a policy.
 
-    It is an instance of a registered pytree, has all methods, and its `needs` are `Needs`.
+    It must be an instance of a registered pytree with all methods, and `needs` must be `Needs`.
 
     Raises:
         ContractError: naming the class.
@@ -157,10 +158,10 @@ def check_class(policy: Any) -> None:
 
 
 def check_methods(part: Any, *methods: str) -> None:
-    """Check that methods are there.
+    """Check that a part has these methods.
 
     Raises:
-        ContractError: naming the class and the first one that is not.
+        ContractError: naming the class and the first missing method.
     """
     for method in methods:
         require(
@@ -170,7 +171,7 @@ def check_methods(part: Any, *methods: str) -> None:
 
 
 def check_instance(part: Any) -> None:
-    """Refuse a class in place of an instance.
+    """Check that a part is an instance, not a class.
 
     Raises:
         ContractError: naming the class.
@@ -180,7 +181,7 @@ def check_instance(part: Any) -> None:
 
 
 def check_registered(part: Any) -> None:
-    """Check that JAX sees what a policy, a source or a kind holds.
+    """Check that a policy, a source or a model is registered as a JAX pytree.
 
     Raises:
         ContractError: naming the class.
@@ -197,9 +198,9 @@ class Breach(NamedTuple):
     """The first action of a run that breaks the contract.
 
     Attributes:
-        round: [] int32 when, 0 if none did.
-        slot: [] int32 its slot.
-        servers: [K] int32 its servers.
+        round: [] int32 round of the action, 0 if no action broke the contract.
+        slot: [] int32 the action's slot.
+        servers: [K] int32 the action's servers.
     """
 
     round: Array
@@ -208,7 +209,7 @@ class Breach(NamedTuple):
 
 
 def empty_breach(problem: Problem) -> Breach:
-    """Return what is known before round 1."""
+    """Return the breach before round 1: none."""
     none = jnp.zeros((), jnp.int32)
     return Breach(none, none, jnp.zeros(problem.assortment_size, jnp.int32))
 
@@ -216,15 +217,15 @@ def empty_breach(problem: Problem) -> Breach:
 def record_breach(
     breach: Breach, problem: Problem, queue: Queue, action: Action, round_: Array, valid: Array
 ) -> Breach:
-    """Remember an action that breaks the contract, if it is the first; an empty queue's is none.
+    """Record an action that breaks the contract, if it is the first in the run.
 
     Args:
-        breach: so far.
-        problem: the shapes.
-        queue: [C] as the policy saw it.
-        action: what it decided.
+        breach: the breach recorded so far.
+        problem: the static settings.
+        queue: [C] the queue that the policy saw.
+        action: the policy's decision.
         round_: [] int32 t.
-        valid: [] bool whether a query waited.
+        valid: [] bool whether a query was waiting; if not, the action is not checked.
     """
     servers = offered_servers(action)
     fine = are_valid_servers(servers, problem.num_servers) & holds_query(action.slot, queue.arrived)
@@ -234,27 +235,27 @@ def record_breach(
 
 
 def offered_servers(action: Action) -> Array:
-    """Return the servers [..., K] of actions, `NOBODY` all of them where none is shown."""
+    """Return the servers [..., K] of actions; all are `NO_SERVER` if no server is shown."""
     if action.shown is None:
         return action.servers
     return jnp.where(jnp.any(action.shown, axis=-1, keepdims=True), action.servers, NO_SERVER)
 
 
 def are_valid_servers(servers: Array, num_servers: int) -> Array:
-    """Tell whether servers [..., K] are numbers in 0 .. N - 1, distinct and increasing: [...]."""
+    """Return whether servers [..., K] are distinct, increasing, and in 0 .. N - 1: [...] bool."""
     inside = (servers[..., 0] >= 0) & (servers[..., -1] < num_servers)
     return inside & jnp.all(servers[..., 1:] > servers[..., :-1], axis=-1)
 
 
 def holds_query(slot: Array, arrived: Array) -> Array:
-    """Tell whether slots [...] of a queue's `arrived` [..., C] hold a query: [...]."""
-    # What lies past the last slot is filled with the least number.
+    """Return whether slots [...] of a queue's `arrived` [..., C] hold a query: [...] bool."""
+    # An index past the last slot reads the smallest integer, which is not above 0.
     there = jnp.take_along_axis(arrived, slot[..., None], axis=-1, mode="fill")[..., 0]
     return (slot >= 0) & (there > 0)
 
 
 def describe_breach(problem: Problem, round_: int, slot: int, servers: Any) -> str:
-    """Say in which way the action of a round breaks the contract."""
+    """Return a sentence about how an action breaks the contract."""
     chosen, number = np.asarray(servers), problem.num_servers
     if (chosen == NO_SERVER).all():
         return f"select must show a server in every round, and in round {round_} it shows none"

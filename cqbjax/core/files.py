@@ -1,4 +1,4 @@
-"""Files written whole or not at all, results kept in them under a key, checksums."""
+"""Atomic writes of files, results cached in files, and checksums."""
 
 import atexit
 import contextlib
@@ -57,10 +57,10 @@ def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]
 
 
 def check_writable(folder: pathlib.Path, key: str) -> pathlib.Path:
-    """Make a folder and return it; refuse one in which no file can be written.
+    """Make a folder, check that files can be written in it, and return it.
 
     Raises:
-        ValueError: naming the key that names it, and why.
+        ValueError: naming the setting `key` and the reason.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,8 +77,8 @@ def check_writable(folder: pathlib.Path, key: str) -> pathlib.Path:
 def user_cache() -> pathlib.Path:
     """Return the package's folder in the user's cache.
 
-    Without a home that can be written it is a folder that this process removes when it ends, which
-    is warned of once.
+    If the user's cache cannot be written, return a temporary folder, which this process removes at
+    its end, and warn once.
     """
     try:
         folder = pathlib.Path(platformdirs.user_cache_dir("cqbjax"))
@@ -98,11 +98,13 @@ def user_cache() -> pathlib.Path:
 
 @contextlib.contextmanager
 def remove_on_error(*paths: pathlib.Path, unless: pathlib.Path | None = None) -> Iterator[None]:
-    """Remove files and folders that were made inside, and empty ones above, on an error.
+    """On an error inside this context, remove the files and folders that were made in it.
+
+    Empty parent folders that were made are removed too.
 
     Args:
-        paths: those that are removed if they were not there.
-        unless: nothing is removed if this file is there, as another process wrote it.
+        paths: files and folders to remove if they did not exist before.
+        unless: if this file exists, another process wrote it, and nothing is removed.
     """
     above = {folder for path in paths for folder in path.parents}
     absent = [path for path in (*paths, *sorted(above, reverse=True)) if not path.exists()]
@@ -116,7 +118,7 @@ def remove_on_error(*paths: pathlib.Path, unless: pathlib.Path | None = None) ->
 
 
 class FileFormat(NamedTuple):
-    """How a result lies in a file.
+    """The format of a result's file.
 
     Attributes:
         suffix: the ending of the file's name.
@@ -144,12 +146,12 @@ JSON = FileFormat(".json", _save_json, lambda path: json.loads(path.read_bytes()
 
 
 def write(path: pathlib.Path, form: FileFormat, content: Any) -> None:
-    """Write a result to a file, whole or not at all."""
+    """Write a result to a file, atomically."""
     write_atomic(path, lambda file: form.save(file, content))
 
 
 def read(path: pathlib.Path, form: FileFormat) -> Any:
-    """Return what a file holds.
+    """Return the result in a file.
 
     Raises:
         ValueError: the file is damaged.
@@ -158,7 +160,7 @@ def read(path: pathlib.Path, form: FileFormat) -> Any:
         return form.load(path)
     except FileNotFoundError:
         raise
-    except Exception as error:  # of whatever library reads the file
+    except Exception as error:  # each library that reads files has its own errors
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: not readable, delete it to make it again: {reason}") from error
 
@@ -168,17 +170,17 @@ def load_or_compute_all(
     compute: Callable[[list[K]], Iterable[tuple[K, Any]]],
     form: FileFormat = ARRAY,
 ) -> dict[K, Any]:
-    """Return what files hold; what has no file yet is computed and written first.
+    """Return the results in files; compute and write first those that have no file yet.
 
-    What comes back was read from the file the first time too, so that no later call can differ.
-    Processes that do the same at once write the same: each file is whole at any time.
+    A new result is read back from its file, so that the first call and later calls agree. Several
+    processes may do this at the same time, since each file is written atomically.
 
     Args:
-        paths: by whatever tells results apart; a file's name must tell apart all that its result
-            depends on.
-        compute: given what has no file, yields each with its result, which is written before the
-            next is asked for. It is not called where every file stands.
-        form: of the files.
+        paths: the file of each result, by the result's key. A file's name must depend on everything
+            that its result depends on.
+        compute: receives the keys without a file, and yields each key with its result, which is
+            written before the next one is computed. It is not called if all files exist.
+        form: format of the files.
 
     Raises:
         ValueError: a file is damaged.
@@ -192,7 +194,7 @@ def load_or_compute_all(
 def load_or_compute(
     path: pathlib.Path, compute: Callable[[], Any], form: FileFormat = ARRAY
 ) -> Any:
-    """Return what a file holds, computed and written first where there is none: `keep` of one."""
+    """Return the result in a file, as `load_or_compute_all` does for several."""
     return load_or_compute_all({path: path}, lambda _: [(path, compute())], form)[path]
 
 
@@ -203,15 +205,15 @@ def sha256(path: pathlib.Path) -> str:
 
 
 def is_path(word: str | os.PathLike[str]) -> bool:
-    """Tell whether a word names a file, or a folder by its path."""
+    """Return whether a string is the path of a file, or of a folder if it has a separator."""
     try:
         return os.path.isfile(word) or (os.sep in os.fspath(word) and os.path.isdir(word))
-    except ValueError:  # a word with a null character
+    except ValueError:  # a string with a null character
         return False
 
 
 def file_digest(path: pathlib.Path) -> str:
-    """Hash a file, or all files of a folder; one that is as it was is not read again."""
+    """Hash a file, or all files in a folder; a file that has not changed is not read again."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
         return hash_parts(*(f"{file.relative_to(path)} {file_digest(file)}" for file in files))
@@ -225,7 +227,7 @@ def _sha256_once(path: pathlib.Path, *_: int) -> str:
 
 
 def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
-    """Return a SHA-256, in hex, of shapes, dtypes and contents."""
+    """Return a SHA-256, in hex, of arrays' shapes, dtypes and contents."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.shape} {array.dtype}".encode())
@@ -234,7 +236,7 @@ def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
 
 
 def hash_parts(*parts: str) -> str:
-    """Return a short hash of the parts, unambiguous about where one ends."""
+    """Return a short hash of the parts, which depends on where each part ends."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""What a value is that was given from outside; no library is waited for."""
+"""Checks of values that a user gives; importing this module is fast."""
 
 import difflib
 import numbers
@@ -16,12 +16,12 @@ UNSET: tuple[Any, ...] = (None, [], 0, float("inf"))
 
 
 def is_integer(value: Any) -> bool:
-    """Tell whether a value is a whole number, of Python or NumPy; True and 1.0 are none."""
+    """Return whether a value is an integer of Python or NumPy; True and 1.0 are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is one real number, an array without axes included; True is none."""
+    """Return whether a value is a real number or an array without axes; True is not."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
         return value.dtype.kind in "iuf"
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -33,10 +33,10 @@ def round_fraction(value: Any) -> Any:
 
 
 def check_float32(value: float, name: str) -> None:
-    """Refuse a number that is finite, and infinite in float32.
+    """Check that a finite number is also finite in float32.
 
     Raises:
-        ValueError: naming it.
+        ValueError: naming the number.
     """
     if FLOAT32_MAX < abs(value) < float("inf"):
         raise ValueError(f"{name}={value} must be at most {FLOAT32_MAX:g}, what float32 holds")
@@ -46,10 +46,10 @@ class Condition:
     """A condition on other fields, under which a configuration's field is read.
 
     Attributes:
-        fields: names of the other fields, of which any decides, such as `attempts or give_up`.
-        values: values of these fields that fulfil the condition; without values it is enough that
-            a field is set: neither null, empty, 0 nor infinite.
-        is_set: False: the fields must not be set.
+        fields: names of the other fields, such as `attempts or give_up`; one of them is enough.
+        values: the values that fulfil the condition. Without values, the field must be set, which
+            means that it is not null, empty, 0 or infinite.
+        is_set: if False, the fields must not be set.
     """
 
     def __init__(self, fields: str, *values: Any, is_set: bool = True) -> None:
@@ -89,7 +89,9 @@ def read_when(**conditions: Condition) -> Callable[[Target], Target]:
 
 
 class TableNames:
-    """Names of a table's rows and columns; equal to any others, so that no program depends on them.
+    """Names of a table's rows and columns.
+
+    All instances are equal, so that a compiled program does not depend on names.
 
     Attributes:
         prompts: [P] ids.
@@ -98,7 +100,7 @@ class TableNames:
     """
 
     def __init__(self, prompts: Sequence[str], servers: Sequence[str], where: str) -> None:
-        """Take the names."""
+        """Store the names."""
         self.prompts, self.servers, self.where = tuple(prompts), tuple(servers), where
 
     def __eq__(self, other: object) -> bool:
@@ -106,11 +108,11 @@ class TableNames:
         return isinstance(other, TableNames)
 
     def __hash__(self) -> int:
-        """Return the hash of all."""
+        """Return the same hash for all instances."""
         return 0
 
     def __repr__(self) -> str:
-        """Return a word, for the text of a tree is hashed."""
+        """Return the same text for all instances, since the text of a pytree is hashed."""
         return "TableNames"
 
 
@@ -118,18 +120,18 @@ def join_positions(
     names: Sequence[str], wanted: Sequence[str], where: str, what: str, table: str,
     known: Sequence[str] | None = None,
 ) -> list[int]:  # fmt: skip
-    """Return where each wanted name stands among others, for a join: [n].
+    """Return the position of each wanted name in `names`, for a join: [n].
 
     Args:
-        names: of a file's rows or columns, distinct.
-        wanted: [n] those of the table that it is joined to.
+        names: names of a file's rows or columns, distinct.
+        wanted: [n] names of the table to which the file is joined.
         where: the file.
-        what: is named, such as "prompt_id".
-        table: what it is joined to.
-        known: names that may stand there; None: the wanted ones.
+        what: the column that holds the names, such as "prompt_id".
+        table: the table to which the file is joined.
+        known: names that the file may have; None: the wanted names.
 
     Raises:
-        ValueError: naming those that are missing and those that are unknown.
+        ValueError: naming the missing and the unknown names.
     """
     place = {name: number for number, name in enumerate(names)}
     expected = set(wanted if known is None else known)
@@ -146,7 +148,7 @@ def join_positions(
 
 
 def _list_names(every: Sequence[str]) -> str:
-    """Name the first few, and how many more there are."""
+    """List the first `MAX_NAMES` names and the number of further names."""
     first = ", ".join(map(repr, every[:MAX_NAMES]))
     return first + (f" and {len(every) - MAX_NAMES:,} more" if len(every) > MAX_NAMES else "")
 

@@ -1,4 +1,4 @@
-"""Products with small trailing dimensions, written out.
+"""Products with small trailing dimensions, unrolled.
 
 XLA turns a sum over five numbers into a scalar loop; the same sum written as five products is
 vectorised over the batch and is several times faster on a CPU (docs/notebook/performance.md). Above
@@ -16,11 +16,11 @@ from jax import Array
 from cqbjax.core import platforms
 
 SMALL = 16
-# Numbers of an array that is rather masked whole than written in one place.
+# The most elements of an array that is updated by a mask rather than a scatter.
 MAX_MASKED = 256
-# Numbers that are joined by masks; more are worth a kernel of their own.
+# The most numbers that are concatenated by masks; more are worth a separate kernel.
 MAX_CONCATENATED = 8
-# Marks in a word of bits.
+# Bits in a word.
 WORD = 32
 
 Arrays = TypeVar("Arrays", Array, tuple[Array, Array], tuple[Array, ...])
@@ -108,7 +108,7 @@ def _eliminate(system: list[list[Array]], values: list[Array]) -> Array:
 
 
 def _substitute(upper: Sequence[Sequence[Array]], values: list[Array]) -> list[Array]:
-    """Solve U v = r from the last number to the first, in place, U upper triangular."""
+    """Solve U v = r by back substitution, in place, U upper triangular."""
     for i in reversed(range(len(values))):
         for j in range(i + 1, len(values)):
             values[i] = values[i] - upper[i][j] * values[j]
@@ -117,10 +117,10 @@ def _substitute(upper: Sequence[Sequence[Array]], values: list[Array]) -> list[A
 
 
 def factor_triangular(entries: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """Return U with A = U' diag(U)^-1 U, A symmetric positive definite, number by number.
+    """Return U with A = U' diag(U)^-1 U for a symmetric positive definite A, element by element.
 
     Args:
-        entries: n x n [] of A, of which the upper triangle is read.
+        entries: n x n entries [] of A; only the upper triangle is read.
     """
     upper = [list(row) for row in entries]
     for i in range(len(upper)):
@@ -133,7 +133,7 @@ def factor_triangular(entries: Sequence[Sequence[Array]]) -> list[list[Array]]:
 
 
 def solve_triangular(upper: Sequence[Sequence[Array]], right: Array) -> Array:
-    """Solve A v = r with what `triangular` makes of A: [..., n] -> [..., n]."""
+    """Solve A v = r with U = `factor_triangular` of A: r [..., n] -> v [..., n]."""
     if right.ndim > 1:
         return jnp.stack([solve_triangular(upper, one) for one in right])
     values = list(right)
@@ -145,13 +145,14 @@ def solve_triangular(upper: Sequence[Sequence[Array]], right: Array) -> Array:
 
 
 def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
-    """Write values [A] at A distinct places; one out of bounds is left out.
+    """Write values [A] at A distinct positions, except positions out of bounds.
 
-    Where small arrays are masked whole (`platforms.Platform.fused`) that is no kernel of its own.
+    If the platform is `fused` (`platforms.Platform`), small arrays are updated by masks, which XLA
+    fuses into other kernels.
 
     Args:
         array: [n] or [n, m].
-        at: its indices, [A] each.
+        at: indices of the positions, [A] for each axis.
         values: [A].
     """
     if not platforms.get_current().fused or array.size > MAX_MASKED:
@@ -164,7 +165,7 @@ def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
 
 
 def put_rows(array: Array, at: Array, rows: Array) -> Array:
-    """Write A rows at distinct places, as `put` does: [n, m], [A], [A, m]."""
+    """Write A rows at distinct positions, as `put` does: [n, m], [A], [A, m]."""
     if not platforms.get_current().fused or array.size > MAX_MASKED:
         return array.at[at].set(rows)
     for i, row in zip(at, rows, strict=True):
@@ -173,9 +174,9 @@ def put_rows(array: Array, at: Array, rows: Array) -> Array:
 
 
 def take(array: Array, *at: Array) -> Array:
-    """Read A numbers, as `put` writes them: [n] or [n, m], indices [A] each -> [A].
+    """Read A numbers: [n] or [n, m], indices [A] for each axis -> [A].
 
-    Several at once are worth a kernel of their own everywhere.
+    Masks as in `put` read a single number; several are worth a separate kernel on all platforms.
     """
     if not platforms.get_current().fused or array.size > MAX_MASKED or len(at[0]) > 1:
         return array[at]
@@ -183,7 +184,7 @@ def take(array: Array, *at: Array) -> Array:
 
 
 def _entry(array: Array, index: Array) -> Array:
-    """Return what stands at an index of the first axis, by masks: [n, ...], [] -> [...]."""
+    """Return the entry at an index of the first axis, by masks: [n, ...], [] -> [...]."""
     entry = array[-1]
     for place in range(len(array) - 1):
         entry = jnp.where(index == place, array[place], entry)
@@ -196,7 +197,7 @@ def outer(a: Array, b: Array) -> Array:
 
 
 def total(array: Array, axis: int) -> Array:
-    """Sum over one axis, written out where it is short."""
+    """Sum over one axis, unrolled if the axis is short."""
     size = array.shape[axis]
     if size > SMALL:
         return jnp.sum(array, axis=axis)
@@ -208,7 +209,7 @@ def total(array: Array, axis: int) -> Array:
 def sum_terms(terms: Sequence[Array]) -> Array:
     """Sum several arrays over their last axis in one reduction: S x [..., L] -> [S, ...].
 
-    The terms are read or computed once, together, and none is written out.
+    The terms are read or computed once, together, and none of them is stored in memory.
     """
     zeros = tuple(jnp.zeros((), term.dtype) for term in terms)
 
@@ -220,9 +221,9 @@ def sum_terms(terms: Sequence[Array]) -> Array:
 
 
 def stack_last(numbers: Sequence[Array]) -> Array:
-    """Return arrays along a new last axis: S x [...] -> [..., S].
+    """Stack arrays along a new last axis: S x [...] -> [..., S].
 
-    Where small arrays are masked whole that is no kernel of its own.
+    On a fused platform this uses masks, without a separate kernel.
     """
     if not platforms.get_current().fused:
         return jnp.stack(numbers, axis=-1)
@@ -234,13 +235,13 @@ def stack_last(numbers: Sequence[Array]) -> Array:
 
 
 def concatenate(*parts: Array) -> Array:
-    """Concatenate vectors, as `side_by_side` does: S x [n_s] -> [n]."""
+    """Concatenate vectors, short ones by `stack_last`: S x [n_s] -> [n]."""
     numbers = [part[i] for part in parts for i in range(len(part))]
     return stack_last(numbers) if len(numbers) <= MAX_CONCATENATED else jnp.concatenate(parts)
 
 
 def maximum(array: Array, axis: int) -> Array:
-    """Maximise over one axis, written out where it is short."""
+    """Return the maximum over one axis, unrolled if the axis is short."""
     size = array.shape[axis]
     if size > SMALL:
         return jnp.max(array, axis=axis)
@@ -252,7 +253,7 @@ def maximum(array: Array, axis: int) -> Array:
 def first_argmax(values: Array) -> Array:
     """Return the first position of the largest value over the last axis: [..., n] -> [...] int32.
 
-    Two plain reductions; XLA's own argmax is one scalar loop on a CPU.
+    For a long axis this takes two plain reductions; XLA's argmax is a scalar loop on a CPU.
     """
     size = values.shape[-1]
     if size <= SMALL:
@@ -268,12 +269,12 @@ def first_argmax(values: Array) -> Array:
 
 
 def add_compensated(total: Array, lost: Array, value: Array) -> tuple[Array, Array]:
-    """Add to sums by Kahan's algorithm, whose relative error does not grow with their length.
+    """Add to sums by Kahan's algorithm; the relative error does not grow with the number of terms.
 
     Args:
         total: [...] the sums.
-        lost: [...] what rounding has taken off them and is still to be added; zero at first.
-        value: [...] what is added.
+        lost: [...] the rounding error that is still to be added; zero at first.
+        value: [...] the values to add.
 
     Returns:
         The new `total` and `lost`.
@@ -284,7 +285,7 @@ def add_compensated(total: Array, lost: Array, value: Array) -> tuple[Array, Arr
 
 
 def pack_bits(mask: Array) -> Array:
-    """Return marks as the bits of words, the first mark the lowest bit: [n] bool -> [w] uint32."""
+    """Pack marks into words, the first mark as the lowest bit: [n] bool -> [w] uint32."""
     size = mask.shape[0]
     words = -(-size // WORD)
     lanes = jnp.pad(mask, (0, words * WORD - size)).reshape(words, WORD)
@@ -293,9 +294,10 @@ def pack_bits(mask: Array) -> Array:
 
 
 def nth_bit(word: Array, rank: Array) -> Array:
-    """Return the place of the rank-th one of a word, counting from 0: [] uint32, [] int32 -> [].
+    """Return the position of the rank-th 1 bit of a word: [] uint32, [] int32 -> [].
 
-    By halves; 0 where the rank is below 0.
+    Position and rank count from 0. The search is by bisection; the result is 0 if the rank is
+    negative.
     """
     place = jnp.zeros((), jnp.int32)
     half = WORD // 2
@@ -310,9 +312,9 @@ def nth_bit(word: Array, rank: Array) -> Array:
 
 
 def running_sum(counts: Array) -> Array:
-    """Sum the numbers up to each one: [n] int32, by doubling steps.
+    """Return the cumulative sum of [n] int32, computed with shifts that double.
 
-    XLA's cumulative sum is a windowed reduction, several times slower on a CPU.
+    XLA's cumulative sum is a windowed reduction, which is several times slower on a CPU.
     """
     shift = 1
     while shift < counts.shape[0]:
@@ -322,13 +324,14 @@ def running_sum(counts: Array) -> Array:
 
 
 def add_barrier(arrays: Arrays) -> Arrays:
-    """Keep XLA from computing arrays, one or a tuple, again inside each of their consumers.
+    """Return an array or a tuple of arrays that XLA does not recompute inside each consumer.
 
-    Where that is not worth a kernel more (`platforms.Platform.barriers`) they are left to XLA.
+    On a platform without `platforms.Platform.barriers`, where a barrier costs more than it saves,
+    the arrays are returned unchanged.
     """
     return force_barrier(arrays) if platforms.get_current().barriers else arrays
 
 
 def force_barrier(arrays: Arrays) -> Arrays:
-    """Keep XLA from computing arrays again, on every platform: they are read before a write."""
+    """Add a barrier on every platform, for arrays that are read before a write."""
     return cast(Arrays, jax.lax.optimization_barrier(arrays))

@@ -176,14 +176,14 @@ def _normal(word: Array) -> Array:
 
 
 def _fold_in(key: Array, number: Array | int) -> Array:
-    """Return the words of the key under a number's address."""
+    """Return the words of the key that a number and a parent key determine."""
     words = threefry(key, jnp.uint32(0), jnp.asarray(number).astype(jnp.uint32))
     # A barrier, so that a long draw does not derive its key again for each number.
     return linalg.add_barrier(jnp.stack(words))
 
 
 def _blocks(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return both words of one block for each element of a shape with fewer than 2^32."""
+    """Return both words of one block per element; the shape has fewer than 2^32 elements."""
     counter = jnp.arange(math.prod(shape), dtype=jnp.uint32)
     first, second = threefry(key, jnp.uint32(0), counter)
     return first.reshape(shape), second.reshape(shape)

@@ -37,8 +37,8 @@ class Round(NamedTuple):
         length: [] int32 Q(t+1), the number of queries that can be served in the next round.
         state: the policy's state after the round.
         gave_up: [] bool whether the query left unsatisfied; None if users never give up.
-        reneged: [C] bool slots of `before` whose query left in this round without being served;
-            None if patience is unlimited.
+        reneged: [C] bool slots of `before` whose query ran out of patience in this round and left
+            while it was waiting; None if patience is unlimited.
         in_service: [] bool whether an attempt continues; None if each attempt ends in its round.
         prices: [N] factors on the servers' prices in this round; None: 1.
         unanswered: [] bool whether the policy selected a query but none of its servers answers;
