@@ -30,18 +30,19 @@ def choose_belief(
 
     Args:
         estimator: `running` (`BlockBelief`) or `newton_cg` (`TableBelief`). `auto` takes `running`
-            for shared parameters, where features change while a query waits, and where its models
-            are small.
+            if parameters are shared, if features change while a query waits, or if its models are
+            small.
         problem: shapes.
-        exact_steps: 0 for the estimator's default, n > 0 for the exact minimiser in every round:
-            n visits of every page (`running`), n Newton steps (`newton_cg`).
+        exact_steps: 0: the estimator's default. n > 0: iterate towards the exact minimiser in every
+            round, with n visits of every page of the history (`running`) or n Newton steps
+            (`newton_cg`).
         window: W of `WindowedBelief`; None forgets nothing.
 
     Raises:
         ValueError: `newton_cg` is not defined for the problem.
     """
     if window is not None:
-        # Space for W attempts, not for all of a run.
+        # Space for W attempts, not for all attempts of a run.
         short = problem._replace(horizon=-(-window // problem.channels))
         return WindowedBelief(choose_belief(estimator, short, exact_steps), window)
     changing = problem.age_column is not None

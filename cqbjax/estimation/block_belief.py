@@ -33,7 +33,7 @@ class BlockBelief:
 
     Attributes:
         problem: shapes.
-        exact_steps: 0 for one visit of one page a round, n > 0 for n visits of every page.
+        exact_steps: 0: visit one page per round; n > 0: visit every page n times per round.
     """
 
     problem: Problem

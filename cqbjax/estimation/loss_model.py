@@ -18,7 +18,7 @@ from cqbjax.core import linalg
 from cqbjax.core.types import Problem
 from cqbjax.estimation import packed_matrices
 
-# Models include T up to this many numbers a block.
+# Models include T if it has at most this many numbers per block.
 MOST_NUMBERS = 4096
 
 

@@ -25,10 +25,10 @@ from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.table_history import TableHistory, sum_residuals
 from cqbjax.estimation.whitened_tables import WhitenedTables
 
-# (Newton steps a round after the one along the new row, conjugate-gradient steps in each beyond K);
-# docs/notebook/estimator.md measures the remaining error. Contexts of a pool of prompts have unit
-# length, so one row changes little; other contexts are longer. Contexts that a policy replaces are
-# nearly collinear, because all of them contain a constant or the output of a head.
+# (Newton steps per round after the step along the new row, conjugate-gradient steps in each beyond
+# K); docs/notebook/estimator.md measures the remaining error. Contexts of a pool of prompts have
+# unit length, so one row changes little; other contexts are longer. Contexts that a policy replaces
+# are nearly collinear, because all of them contain a constant or the output of a head.
 POOL_STEPS = (1, 1)
 VIEWED_STEPS = (1, 2)
 OTHER_STEPS = (3, 5)

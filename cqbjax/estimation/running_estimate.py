@@ -1,4 +1,4 @@
-"""Maximum likelihood for few dimensions: a model of the whole history, bounded work a round.
+"""Maximum likelihood for few dimensions: a model of the whole history, bounded work per round.
 
 Every block stores its rows in pages, and for each page its part of the model (`loss_model`): c and
 H, expanded about the estimate of the last visit. T is summed over all rows, each at the time of its

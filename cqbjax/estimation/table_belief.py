@@ -58,8 +58,8 @@ class RankOneUpdate(NamedTuple):
     """The change of K servers by one context in V, with theta unchanged.
 
     Attributes:
-        along: [K, I] and
-        row: [K, d] w = W'x, the change of their tables, S <- S - along row'.
+        along: [K, I] column factor of the change of their tables, S <- S - along row'.
+        row: [K, d] row factor of this change, w = W'x.
         phi: [K, d] W^-1 theta afterwards.
         pushed: [K, I] S w of the changed tables.
     """

@@ -28,11 +28,11 @@ class TablePass(NamedTuple):
     """What a pass does with each row of the K tables, in this order; it skips what is None.
 
     Attributes:
-        along: [K, I] and
-        row: [K, d], the change S <- S - along row', written in place.
+        along: [K, I] column factor of the change S <- S - along row', written in place.
+        row: [K, d] row factor of this change.
         push: [K, d] y, for S y.
-        weight: [K, K, I] and
-        times: [K, I] n, for b_j = sum_k w_jk S_k y_k - n_j S_j y_j.
+        weight: [K, K, I] w, for b_j = sum_k w_jk S_k y_k - n_j S_j y_j.
+        times: [K, I] n, for the same b_j.
         pull: [K, I] v, for S'v.
         pulls_curved: whether to take S'b.
     """

@@ -21,8 +21,8 @@ class WhitenedTable(NamedTuple):
 
     Attributes:
         stale: [I, d] S before the round.
-        along: [I] and
-        row: [d] the change.
+        along: [I] column factor of the change.
+        row: [d] row factor of the change.
     """
 
     stale: Array

@@ -20,9 +20,9 @@ class WindowedBeliefState(NamedTuple):
     """Two states of the windowed belief.
 
     Attributes:
-        elder: decides.
-        younger: takes its place.
-        attempts: [] int32, from how many the younger has learnt.
+        elder: state of the copy that decides.
+        younger: state of the copy that takes its place.
+        attempts: [] int32 number of attempts from which the younger has learnt.
         origin: the arguments of `Belief.init`, for a new state.
     """
 
@@ -37,8 +37,8 @@ class WindowedBelief:
     """A belief (`Belief`) that learns from the last attempts only.
 
     Attributes:
-        belief: of both copies, with shapes for W attempts.
-        window: W, even.
+        belief: belief of both copies, with shapes for W attempts.
+        window: W, an even number of attempts.
     """
 
     belief: Belief

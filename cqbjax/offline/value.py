@@ -126,9 +126,9 @@ def evaluate_nearest(x: np.ndarray, source: DatasetSource, parts: Split) -> dict
     """Predict the pool from the offline split's nearest prompts by cosine of x [P, e].
 
     Returns:
-        "k-NN error": root mean square over pool and servers of the mean departure probability of
-        the k nearest minus the truth; "k-NN routing": the departure probability, averaged over the
-        pool, of the server for which that mean is the greatest.
+        Two values for each k. "k-NN error" is the root mean square error, over pool and servers, of
+        the mean departure probability of the k nearest prompts. "k-NN routing" is the departure
+        probability, averaged over the pool, of the server for which that mean is the greatest.
     """
     known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
     usable = tuple(k for k in NEIGHBOURS if k <= len(known))
@@ -226,8 +226,8 @@ def _evaluate_ways(
 def evaluate_baselines(source: DatasetSource, seed: int) -> dict[str, dict[str, float]]:
     """Evaluate routing without training: the best LLM of each prompt, the best of all, and random.
 
-    Best is the LLM of the greatest departure probability; of several, as where utilities are cut
-    to [0, 1], the one of the greatest utility.
+    The best LLM is the one with the greatest departure probability. If several tie, for example
+    because utilities are cut to [0, 1], it is the one of these with the greatest utility.
     """
     parts = source.split(seed)
     truth = source.probabilities[parts.pool]

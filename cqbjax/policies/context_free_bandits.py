@@ -122,7 +122,7 @@ class LlmRanking:
         index: `best`: explore then commit. Assortments take turns until each server that answers
             was offered `tries` times; then the ranking by share of accepted answers is fixed.
             `thompson`: in every round, servers are ranked by draws from Beta(1 + accepted, 1 + not
-                accepted) (Thompson 1933).
+            accepted) (Thompson 1933).
         tries: how often `index="best"` offers each server before it fixes the ranking.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
@@ -139,7 +139,7 @@ class LlmRanking:
         return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
 
     def check(self, problem: Problem) -> None:
-        """Validate the words and the number of tries.
+        """Validate the options and the number of tries.
 
         Raises:
             ValueError: naming the setting and what is allowed.

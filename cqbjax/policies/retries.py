@@ -1,9 +1,9 @@
 """Retry rules: how a policy routes a query that returns.
 
 In the paper's algorithms a retry changes only the queue: the prediction x'theta_j of the servers
-that failed a query stays the same, and they may be offered again. Gateways fall back to the next
-model instead (`fallback`) and may remember which model answered a prompt (`cache`). Statistically,
-a failure is evidence about the query beyond its features (`posterior`), or about its prompt for all
+that failed a query stays the same, and they may be offered again. Gateways instead fall back to the
+next model (`fallback`), and may remember which model answered a prompt (`cache`). Statistically, a
+failure is evidence about the query beyond its features (`posterior`), or about its prompt for all
 users (`recall`). The rules work for any policy with utilities of queries and servers.
 """
 
@@ -28,7 +28,7 @@ CACHED = 100.0
 
 
 def needs_offer_counts(retry: Retry) -> bool:
-    """Tell whether a rule needs to know which servers were offered to each waiting query."""
+    """Return whether a rule needs the number of offers of each server to each waiting query."""
     return retry in ("fallback", "posterior", "cache")
 
 
@@ -48,8 +48,8 @@ class Tally(NamedTuple):
     Attributes:
         accepted: [I, N] int32, rounds in which the server's answer was chosen.
         failed: [I, N] int32, rounds with the server that ended in a retrial.
-        place: [I] int32 the row that counts for each row, the first of the same embedding; None:
-            each row counts for itself.
+        place: [I] int32 for each row, the row that stores its counts: the first with the same
+            embedding; None: each row stores its own counts.
     """
 
     accepted: Array
@@ -57,7 +57,7 @@ class Tally(NamedTuple):
     place: Array | None = None
 
     def locate(self, row: Array) -> Array:
-        """Return the rows that count for rows [...] of the run's table: [...] int32."""
+        """Return the rows that store the counts of rows [...] of the run's table: [...] int32."""
         return row if self.place is None else self.place[row]
 
 

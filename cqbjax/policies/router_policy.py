@@ -61,10 +61,10 @@ class RouterPolicy:
         return retries.update_tally(state, observation, action, feedback)
 
     def check(self, problem: Problem) -> None:
-        """Validate the words, and that the scores fit the source.
+        """Validate the options, and that the scores fit the source.
 
         Raises:
-            ValueError: naming the word, or what is wrong with `scores`.
+            ValueError: naming the option, or what is wrong with `scores`.
         """
         check_options(self)
         retries.check_precision(self.precision)
