@@ -1,1 +1,1 @@
-"""The model itself: types, randomness, the choice, the queue, one round, and how JAX is set up."""
+"""The simulator: types, random numbers, the choice model, the queue, one round, JAX's set-up."""

@@ -2,7 +2,8 @@
 
 An attempt begins on a free channel and ends in the same round, or in a later one if its service
 time is longer (`core.scenario`). A query whose assortment holds no server that answers is not
-attempted: it waits on as if it had not been picked. All masks of the four steps are here.
+attempted: it continues to wait as if it had not been selected. All masks of the four steps are
+here.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How JAX is set up for a study: devices, precision, compilation cache."""
+"""JAX's configuration for a study: devices, precision, compilation cache."""
 
 import functools
 import hashlib
@@ -93,7 +93,7 @@ def compile_lowered(
 
     Args:
         lowered: the program; on a CPU it is changed.
-        platform: as JAX names it: `cpu`, `gpu`, ...
+        platform: JAX's name of the platform: `cpu`, `gpu`, ...
         barriers: whether optimization barriers stay until the end. By default XLA drops them before
             it fuses, and then computes cheap arrays again in each consumer in spite of
             `linalg.add_barrier`. A version of XLA without this pass ignores the option.

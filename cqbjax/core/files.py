@@ -24,10 +24,10 @@ K = TypeVar("K")
 def open_atomic(path: pathlib.Path) -> Iterator[IO[bytes]]:
     """Open a hidden temporary file, which replaces `path` once it is written to the end.
 
-    A reader sees the old content or all of the new. The parent folder is made.
+    A reader sees either the old content or all of the new content. The parent folder is created.
 
     Raises:
-        OSError: names `path`, which cannot be written.
+        OSError: `path` cannot be written; the message names it.
     """
     # Not a process id: nodes that share a folder may have the same one.
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
@@ -49,8 +49,8 @@ def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]
     """Write a file by `open_atomic`.
 
     Args:
-        path: of the file.
-        content: its bytes, or a function that writes them to an open binary file.
+        path: the file's path.
+        content: the file's bytes, or a function that writes them to an open binary file.
     """
     with open_atomic(path) as file:
         content(file) if callable(content) else file.write(content)

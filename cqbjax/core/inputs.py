@@ -5,11 +5,11 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-# Names that an error lists.
+# The most names that an error lists.
 MAX_NAMES = 3
-# Names that an unknown one is compared with.
+# The most names with which an unknown name is compared.
 MAX_COMPARED = 1000
-# The largest number of float32.
+# The largest finite float32.
 FLOAT32_MAX = 3.4028235e38
 # Values of a field that is not set.
 UNSET: tuple[Any, ...] = (None, [], 0, float("inf"))
@@ -28,7 +28,7 @@ def is_number(value: Any) -> bool:
 
 
 def round_fraction(value: Any) -> Any:
-    """Return a fraction at 12 significant digits, so that .1 + .2 is .3; anything else as it is."""
+    """Round a fraction to 12 significant digits, so that .1 + .2 is .3; keep any other value."""
     return float(f"{value:.12g}") if isinstance(value, float) else value
 
 
@@ -56,7 +56,7 @@ class Condition:
         self.fields, self.values, self.is_set = fields, values, is_set
 
     def explain(self, config: Mapping[str, Any], prefix: str = "") -> str:
-        """Return what must hold, as the end of a sentence, or an empty text if it holds."""
+        """Return the condition as the end of a sentence, or "" if it holds."""
         found = [config.get(name) for name in self.fields.split(" or ")]
         if self.values:
             several = [
@@ -78,7 +78,7 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 def read_when(**conditions: Condition) -> Callable[[Target], Target]:
     """Declare the conditions under which fields of a class, or arguments of a function, are read.
 
-    A command whose override would change nothing then ends in an error.
+    A command then raises an error for an override that would have no effect.
     """
 
     def declare(target: Target) -> Target:
@@ -157,7 +157,7 @@ def suggest_names(name: str, known: Sequence[str], shown: Sequence[str] | None =
     """Return the end of an error about an unknown name: similar names, or else all names.
 
     Args:
-        name: the unknown one.
+        name: the unknown name.
         known: all names.
         shown: the list that is shown if no name is similar; None: `known`.
     """

@@ -43,7 +43,7 @@ def split_names(text: str) -> list[str]:
 
 
 def command(name: str) -> str:
-    """Return the command line of a command: `cqbjax NAME`, or its script in a checkout."""
+    """Return how a user calls a command: `cqbjax NAME`, or its script in a checkout."""
     script = Path("scripts") / f"{name}.py"
     in_checkout = (Path(__file__).parents[2] / script).is_file()
     installed = sys.argv[0].startswith("cqbjax ") or not in_checkout

@@ -12,10 +12,10 @@ from typing import Any
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package.
 
-    Its names are those that its `__init__.py` imports under `if TYPE_CHECKING:`.
+    The package has the names that its `__init__.py` imports under `if TYPE_CHECKING:`.
 
     Args:
-        package: its name.
+        package: full name of the package.
     """
 
     @functools.cache

@@ -40,7 +40,9 @@ def departure_rate(utilities: Array) -> Array:
 
 
 def best_picks(utilities: Array, size: int) -> list[Array]:
-    """Return the `size` largest utilities' positions, largest first; ties go to lower numbers.
+    """Return the positions of the `size` largest utilities, in descending order of utility.
+
+    In a tie, the server with the lower number comes first.
 
     Args:
         utilities: [..., N].
@@ -59,7 +61,7 @@ def best_picks(utilities: Array, size: int) -> list[Array]:
 
 
 def best_score(utilities: Array, size: int) -> Array:
-    """Return log of the largest sum of exp(u) over K servers, which orders queries as max_S R does.
+    """Return the log of the largest sum of exp(u) over K servers; it ranks queries as max_S R does.
 
     R(x, S) grows with the sum of exp(u) over S, so the best S holds the K largest utilities and no
     enumeration is needed.
@@ -83,7 +85,7 @@ def best_score(utilities: Array, size: int) -> Array:
 
 
 def best_servers(utilities: Array, size: int) -> Array:
-    """Return the assortment of the largest departure rate as [K] increasing server numbers."""
+    """Return the assortment with the largest departure rate: [K] increasing server numbers."""
     return sort_picks(best_picks(utilities, size))
 
 
@@ -110,11 +112,11 @@ def mark_servers(servers: Array, num_servers: int) -> Array:
 
 
 def mark_choice(servers: Array, choice: Array, num_servers: int) -> Array:
-    """Mark the server that was chosen of an assortment: [N] bool, all False for a retrial.
+    """Mark the chosen server of an assortment: [N] bool, all False for a retrial.
 
     Args:
         servers: [K] int32 the assortment.
-        choice: [] int32 position in it, K for the outside option.
+        choice: [] int32 position in the assortment, K for the outside option.
         num_servers: N.
     """
     here = jnp.arange(servers.shape[0]) == choice
@@ -184,10 +186,10 @@ def unrank_assortment(rank: Array, num_servers: int, size: int) -> Array:
 def choose(uniform: Array, utilities: Array) -> Array:
     """Draw the user's choice by the paper's coupling: walk the cumulative p_j in server order.
 
-    An alternative of probability 0 is never chosen, also where U is exactly 0.
+    An alternative with probability 0 is never chosen, even if U is exactly 0.
 
     Args:
-        uniform: [] U in [0, 1), shared by all policies of a round.
+        uniform: [] U in [0, 1), shared by all policies in a round.
         utilities: [K] true utilities of the assortment, servers increasing.
 
     Returns:

@@ -90,7 +90,7 @@ def pytree(cls: type[T]) -> type[T]:
 
 @functools.cache
 def _literals(cls: Any) -> dict[str, Any]:
-    """Return the `Literal` of each field of a class whose type is one, or has one in a union."""
+    """Return the `Literal` type of each field of a class that has one, perhaps in a union."""
     literals = {}
     for name, kind in get_type_hints(cls).items():
         for part in (kind, *get_args(kind)):

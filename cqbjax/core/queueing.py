@@ -21,7 +21,7 @@ OLDEST, NEWEST, LEAST_SERVED, RANDOM, JOINT = range(5)
 
 
 class QueueOverflow(ValueError):
-    """A query found no free slot at the capacity that was asked for."""
+    """A query found no free slot in a queue with the given capacity."""
 
 
 def empty_queue(

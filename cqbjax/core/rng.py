@@ -30,7 +30,7 @@ BLOCK = 64
 
 
 class Stream(enum.IntEnum):
-    """What a draw is for; the last part of its address."""
+    """The purpose of a draw, which is the last part of its address."""
 
     PARAMETERS = 0
     CONTEXTS = 1
@@ -75,7 +75,7 @@ def check_seed(seed: Any) -> None:
 
 
 def round_key(key: Array, round_: Array | int) -> Array:
-    """Return the key of one round; round 0 is the instance, before the first round."""
+    """Return the key of one round; round 0 is for draws before the first round."""
     return jax.random.fold_in(key, round_)
 
 
@@ -132,8 +132,8 @@ def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
 
     Args:
         key: the round's key.
-        stream: of the draw.
-        shape: of the result.
+        stream: the stream of the draw.
+        shape: shape of the result.
     """
     size = math.prod(shape)
     counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
@@ -167,7 +167,7 @@ def threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
 
 
 def _normal(word: Array) -> Array:
-    """Turn 32 random bits into a standard normal: the inverse error function of a uniform."""
+    """Convert 32 random bits to a standard normal, by the inverse error function of a uniform."""
     mantissa = (word >> 9) | jnp.uint32(0x3F800000)
     unit = jax.lax.bitcast_convert_type(mantissa, jnp.float32) - np.float32(1.0)
     least = np.nextafter(np.float32(-1.0), np.float32(0.0))

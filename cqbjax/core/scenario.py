@@ -166,7 +166,7 @@ class Dynamics(NamedTuple):
         return any(one.lasting for one in self.service)
 
     def available(self, round_: Array) -> Array | None:
-        """Return which servers answer in a round: [N] bool, or None."""
+        """Return which servers answer in a round: [N] bool; None: all."""
         said = [one.available(_at_round(mine, round_)) for one, mine in self._service]
         return _combine(said, jnp.logical_and)
 
@@ -184,12 +184,12 @@ class Dynamics(NamedTuple):
         return longest
 
     def feedback_arrives(self, round_: Array, place: Array) -> Array | None:
-        """Return whether feedback reaches the policy: [] bool, or None."""
+        """Return whether feedback reaches the policy: [] bool; None: always."""
         said = [one.feedback_arrives(_at_round(mine, round_), place) for one, mine in self._service]
         return _combine(said, jnp.logical_and)
 
     def prices(self, round_: Array) -> Array | None:
-        """Return the factors on prices in a round: [N] float, or None."""
+        """Return the factors on prices in a round: [N] float; None: 1."""
         said = [one.prices(_at_round(mine, round_)) for one, mine in self._service]
         return _combine(said, jnp.multiply)
 
@@ -234,7 +234,7 @@ class Scenario:
     """A source with user and service dynamics that differ from the paper's.
 
     Attributes:
-        source: where queries come from.
+        source: the source of contexts, utilities and arrivals.
         users: instances of `UserModel`.
         service: instances of `ServiceModel`.
     """

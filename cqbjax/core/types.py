@@ -160,7 +160,7 @@ class Problem(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """The fixed-capacity masked queue; slot c is free iff `arrived[c] == 0`.
+    """The fixed-capacity masked queue; slot i is free iff `arrived[i] == 0`.
 
     Attributes:
         row: [C] int32 row of the run's context table.
@@ -263,8 +263,9 @@ class Feedback(NamedTuple):
 
     Attributes:
         choice: [] int32 position in `Action.servers` of the chosen answer; K is the outside option.
-        valid: [] bool. False if the queue was empty, if no server answered, or if the feedback is
-            lost; the policy must then learn nothing.
+        valid: [] bool whether feedback arrives in this round. False if the queue was empty, no
+            server answered, or the feedback is lost or comes later; the policy must then learn
+            nothing.
         number: [] int32 number of the attempt, from 1 to T c; None if c = 1, where it equals the
             round.
     """
@@ -355,7 +356,7 @@ def blank_action(size: int, marked: bool) -> Action:
 
 
 class Source(Protocol):
-    """Where queries come from: a frozen pytree dataclass.
+    """The contexts, utilities and arrivals of queries: a frozen pytree dataclass.
 
     A query arrives with probability lambda in each round, unless the source is an `ArrivalSource`.
     A source whose problem has `max_arrivals` above 1 must be an `ArrivalSource`. Set the attribute
