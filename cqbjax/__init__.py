@@ -1,11 +1,11 @@
 """cqbjax: a batched JAX simulator of contextual queueing bandits with multinomial-logit feedback.
 
 import cqbjax
-from cqbjax import policies, sources
+from cqbjax import sources
 
 source = sources.Synthetic(num_servers=5, dim=5, slackness=0.03)
-chosen = {"acqb": policies.Acqb(alpha_scale=0.5), "random": policies.RandomRouting()}
-data = cqbjax.sweep(chosen, source, arrival_rate=[0.7], num_seeds=20, horizon=1000)
+data = cqbjax.sweep(["acqb", "random"], source, arrival_rate=[0.7], num_seeds=20, horizon=1000)
+cqbjax.plot(data)
 """
 
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cqbjax.engine.programs import clear_cache
     from cqbjax.engine.progress import Reporter
     from cqbjax.engine.spec import PerSeed
-    from cqbjax.engine.sweep import sweep
+    from cqbjax.notebook import plot, policy, sweep
     from cqbjax.results import summaries
 
 __version__ = "0.1.0"  # the only place; the wheel reads it here
@@ -53,7 +53,8 @@ __all__ = [
     "PAPER_REACTION", "Action", "Feedback", "Needs", "Observation", "PerSeed", "Policy",
     "Problem", "Queue", "QueueOverflow", "Reaction", "Recorder", "Reporter", "ServiceModel",
     "Source", "UserModel", "Workload", "backend", "clear_cache", "datasets", "dynamics", "env",
-    "experiments", "figures", "mnl", "offline", "option", "policies", "pytree", "queueing",
+    "experiments", "figures", "mnl", "offline", "option", "plot", "policies", "policy", "pytree",
+    "queueing",
     "recorders", "results", "rng", "simulate", "sources", "static", "summaries", "sweep",
     "testing",
 ]  # fmt: skip

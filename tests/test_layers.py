@@ -20,6 +20,7 @@ LAYERS = (
     "experiments",
     "arena",
     "cli __main__",
+    "notebook",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
 # A template is code of a user, who imports from the public packages.

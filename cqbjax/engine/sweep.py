@@ -15,13 +15,12 @@ from cqbjax.core.contract import source_layers
 from cqbjax.core.labels import LLM, OPTIMAL
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.scenario import ServiceModel, UserModel, oracle_is_heuristic, with_dynamics
-from cqbjax.core.types import Policy, Source
 from cqbjax.engine import memory
 from cqbjax.engine.batches import Member, SweepPlan, plan_sweep
 from cqbjax.engine.checkpoints import Checkpoints, batch_key
 from cqbjax.engine.progress import Reporter, show_progress
 from cqbjax.engine.runner import Estimate, PolicyResults, compile_batches, estimate_batch, run_batch
-from cqbjax.engine.spec import Capacity, PerSeed, SweepSpec
+from cqbjax.engine.spec import Capacity, SweepSpec
 from cqbjax.engine.validation import build_spec, check_options, choose_seeds
 
 # Where the paper's optimal policy need not be optimal, this note describes the rule used instead.
@@ -49,8 +48,8 @@ def _explain_renamed(function: Callable[P, xr.Dataset]) -> Callable[P, xr.Datase
 
 @_explain_renamed
 def sweep(
-    policies: Mapping[str, Policy | PerSeed],
-    source: Source,
+    policies: Mapping[str, Any] | Sequence[str],
+    source: Any,
     *,
     arrival_rate: Sequence[float],
     horizon: int,
@@ -77,8 +76,10 @@ def sweep(
     one compiled program.
 
     Args:
-        policies: label -> policy, or `PerSeed` for a policy that differs between seeds.
-        source: where queries come from.
+        policies: label -> policy, or `PerSeed` for a policy that differs between seeds. `cqbjax`
+            also takes labels of `cqbjax.policy` (`["acqb", "random"]`) and routers, trained for
+            each seed.
+        source: where queries come from; a `cqbjax.datasets.dataset_source` for routers.
         arrival_rate: [L] rates lambda, queries per round, each in [0, 1].
         horizon: T, rounds.
         num_seeds: S, how many seeds.

@@ -1,0 +1,115 @@
+"""Calls of a notebook: policies and routers by their label, sweeps of them, and a picture."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from cqbjax.cli import _compose, _instantiate
+from cqbjax.datasets import DatasetSource
+from cqbjax.engine.sweep import sweep as _sweep
+from cqbjax.engine.validation import choose_seeds
+from cqbjax.experiments.study import select_learnt
+from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
+from cqbjax.offline.policies import train_policies
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from cqbjax.core.types import Policy
+
+
+def policy(label: str, **constants: Any) -> "Policy | OfflinePolicy":
+    """Return a policy by the label that the command line gives it (`policy=[label]`).
+
+    Labels are those of `conf/policy` and `conf/router`, the shipped ones and those of a `conf/` in
+    the current folder. A router (`knn`, `carrot_fallback`) and a policy that starts from logs
+    (`acqb_warm`, `acqb_cl`) learn from a table: `cqbjax.sweep` trains them if its source is a
+    `cqbjax.datasets.dataset_source`.
+
+    Args:
+        label: such as `lints`.
+        constants: keys of the command line that the policy reads (`lints_alpha=0.5`), or attributes
+            of its class (`alpha=0.5`); by default as on the command line.
+
+    Raises:
+        ValueError: an unknown label or constant; names those that are known.
+    """
+    return _make_policy(label, constants, {})
+
+
+def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, Any]) -> Any:
+    """Return `policy(label, **constants)`, for keys of a study where the policy reads them."""
+    with _compose.initialize_hydra():
+        files = {path.stem for one in _compose.list_folders() for path in one.glob("policy/*.yaml")}
+        if label not in files | {*_compose.list_router_policies()}:
+            raise ValueError(
+                f"policy {label} is unknown; choose from {_compose.list_choices('policy')}"
+            )
+        (job,) = _compose.compose_jobs([[f"policy=[{label}]"]])
+    read = {*re.findall(r"\$\{(\w+)\}", str(job.config.written()["policy"]))}
+    keys = {key: value for key, value in {**study, **constants}.items() if key in read}
+    (made,) = _instantiate.make_policies(job.config.at(keys)["policy"]).values()
+    attributes = {field.name for field in dataclasses.fields(made) if field.init}
+    for key in constants.keys() - read - attributes:
+        raise ValueError(
+            f"policy {label} has no constant {key}; choose from "
+            f"{', '.join(sorted(read | attributes))}"
+        )
+    others = {key: value for key, value in constants.items() if key not in keys}
+    return dataclasses.replace(made, **others)
+
+
+@functools.wraps(_sweep)
+def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments: Any) -> xr.Dataset:
+    """Make and train the policies, then run the engine's sweep, whose docstring this takes."""
+    if isinstance(policies, Sequence) and not isinstance(policies, str):
+        policies = {label: label for label in policies}
+    if isinstance(policies, Mapping):
+        study = {key: value for key, value in arguments.items() if key == "horizon"}
+        policies = {label: _find_policy(one, study) for label, one in policies.items()}
+        learning = select_learnt(policies)
+        if learning and not isinstance(source, DatasetSource):
+            raise ValueError(
+                f"policy {next(iter(learning))} learns from a table of prompts x LLMs: give "
+                "source=cqbjax.datasets.dataset_source(NAME, DATA_DIR) itself, not its queries"
+            )
+        if learning:
+            seeds = choose_seeds(*(arguments.get(key, default) for key, default in SEEDS.items()))
+            problem = source.queries.problem(arguments.get("K", 1), arguments.get("horizon", 1))
+            for one in learning.values():
+                one.check(problem)
+            policies = train_policies(policies, source, seeds, fits.cache_folder(None), None)
+    drawn = source.queries if isinstance(source, DatasetSource) else source
+    return _sweep(policies, drawn, **arguments)  # type: ignore[arg-type]
+
+
+SEEDS: dict[str, Any] = {"num_seeds": None, "first_seed": 0, "seeds": None}
+
+
+def _find_policy(value: Any, study: Mapping[str, Any]) -> Any:
+    """Return the policy of a label, or of a router, whose queries are then served FIFO."""
+    if isinstance(value, str):
+        return _make_policy(value, {}, study)
+    return TrainedRouter(value) if hasattr(value, "tune") and hasattr(value, "fit") else value
+
+
+def plot(data: xr.Dataset) -> "Figure":
+    """Draw queue lengths and cumulative regret of a sweep over rounds, with 95% intervals.
+
+    Args:
+        data: from `cqbjax.sweep` or `cqbjax.results.load`.
+
+    Returns:
+        A figure, a row of two panels for each arrival rate; policies have the colours of all
+        figures.
+
+    Raises:
+        ValueError: `data` holds only the optimal policy.
+    """
+    from cqbjax.figures import draw_curves
+
+    return draw_curves([data], ["queue_length", "regret"])
