@@ -1,4 +1,4 @@
-"""Servers that are down for some rounds, join later or leave for good."""
+"""Servers that are down at random or on a schedule, join later or leave for good."""
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,16 @@ from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 
 
-@read_when(length=Condition("share"), servers=Condition("share"))
+@read_when(
+    length=Condition("share"), servers=Condition("share"), down_from=Condition("period"),
+    down_rounds=Condition("period"),
+)
 @pytree
 class Outages(ServiceModel):
     """Some servers do not answer in some rounds; policies see which (`Observation.available`).
 
-    A server that is down does not answer, so it cannot satisfy the user.
+    A server that is down does not answer, so it cannot satisfy the user. On a schedule, server j is
+    down in `down_rounds[j]` rounds of each period, from its round `down_from[j]` on.
 
     Attributes:
         share: fraction of all rounds in which a server is down, in [0, 1).
@@ -24,6 +28,10 @@ class Outages(ServiceModel):
         servers: [n] numbers of the servers with outages, which are independent; None or empty: all.
         since: [N] the round in which each server joins; None or empty: all join in round 1.
         until: [N] the last round of each server; None or empty: all stay.
+        period: rounds after which the schedule repeats, such as those of a day; None: no schedule.
+        down_from: [N] the round of a period, from 1, in which each server goes down.
+        down_rounds: [N] for how many rounds, past the period's end too; 0: never, as with None or
+            empty.
     """
 
     share: Array | float = 0.0
@@ -31,10 +39,13 @@ class Outages(ServiceModel):
     servers: Numbers | None = None
     since: Numbers | None = None
     until: Numbers | None = None
+    period: Array | float | None = None
+    down_from: Numbers | None = None
+    down_rounds: Numbers | None = None
 
     def __post_init__(self) -> None:
         """Turn lists into arrays, empty ones into None."""
-        convert_lists(self, "servers", "since", "until")
+        convert_lists(self, "servers", "since", "until", "down_from", "down_rounds")
 
     def check(self, problem: Problem) -> None:
         """Validate the share, the length and the servers.
@@ -61,6 +72,28 @@ class Outages(ServiceModel):
                     "servers"
                 )
 
+        self._check_schedule(count)
+
+    def _check_schedule(self, count: int) -> None:
+        limits = {"down_from": 1, "down_rounds": 0}
+        if self.period is None:
+            for key in limits:
+                if getattr(self, key) is not None:
+                    raise ValueError(f"{key} is of a schedule, and needs period, its rounds")
+            return
+        period = float(self.period)
+        if not (period >= 1 and period.is_integer()):
+            raise ValueError(f"period={period:g} must be a whole number of rounds, at least 1")
+        for key, least in limits.items():
+            value = getattr(self, key)
+            rounds = np.asarray([] if value is None else value, float)
+            whole = (rounds >= least) & (rounds <= period) & (rounds == np.round(rounds))
+            if rounds.shape != (count,) or not whole.all():
+                raise ValueError(
+                    f"{key}={rounds.tolist()} must be a whole number in {least}..{period:g}, the "
+                    f"rounds of a period, for each of {count} servers"
+                )
+
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw which servers answer in each round, outages in steady state: [T, N] bool."""
         rounds, count = problem.horizon, problem.num_servers
@@ -81,6 +114,9 @@ class Outages(ServiceModel):
             answers = answers & (t >= jnp.asarray(self.since))
         if self.until is not None:
             answers = answers & (t <= jnp.asarray(self.until))
+        if self.period is not None:
+            into = jnp.mod(t - jnp.asarray(self.down_from), jnp.asarray(self.period))
+            answers = answers & (into >= jnp.asarray(self.down_rounds))
         return answers
 
     def available(self, drawn: Array) -> Array:

@@ -181,6 +181,9 @@ def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
     elif type(source) is Synthetic:
         named = {"source": "synthetic", "stand_in": "", "provenance": PAPER}
         named["slackness"] = float(config.slackness)
+        reference = config.source.get("reference_rate")
+        if reference is not None and "source.reference_rate" not in prepared.point.varied:
+            named["source_settings"] = format_words({"reference_rate": reference})
     else:
         # The name of a user-defined source has its module, so that it is never taken for ours.
         name = f"{type(source).__module__}.{type(source).__qualname__}"

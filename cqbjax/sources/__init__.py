@@ -10,7 +10,9 @@ from cqbjax.sources.arrivals import (
 from cqbjax.sources.coin import Coin
 from cqbjax.sources.preference_drift import DriftWrapper
 from cqbjax.sources.prompt_pool import PromptPool
+from cqbjax.sources.success_probabilities import SuccessProbabilities
 from cqbjax.sources.synthetic import Synthetic
 
 __all__ = ["ArrivalWrapper", "BatchArrivals", "BurstyArrivals", "Coin", "DriftWrapper",
-           "PromptPool", "Synthetic", "TraceArrivals", "convert_trace"]  # fmt: skip
+           "PromptPool", "SuccessProbabilities", "Synthetic", "TraceArrivals",
+           "convert_trace"]  # fmt: skip

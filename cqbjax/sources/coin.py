@@ -80,10 +80,25 @@ class Coin:
         classes, chances = problem.num_rows, jnp.atleast_1d(jnp.asarray(self._chances, float))
         log_odds = jnp.log(chances / (1 - chances) / problem.assortment_size)
         utilities = jnp.broadcast_to(log_odds[:, None], (classes, problem.num_servers))
-        shares = jnp.ones(classes) if self.shares is None else jnp.asarray(self.shares, float)
-        cumulative = jnp.cumsum(shares) / jnp.sum(shares)
-        rounds = jnp.arange(1, problem.horizon + 1)
-        uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
-        rows = jnp.minimum(jnp.searchsorted(cumulative, uniform, side="right"), classes - 1)
-        numbers = jnp.arange(classes, dtype=jnp.int32)
-        return Workload(jnp.eye(classes), utilities, rows.astype(jnp.int32), numbers)
+        return draw_classes(key, utilities, self.shares, problem)
+
+
+def draw_classes(
+    key: Array, utilities: Array, shares: Numbers | None, problem: Problem
+) -> Workload:
+    """Draw the class of each round's arrival; contexts are unit vectors.
+
+    Args:
+        key: of the run.
+        utilities: [I, N] of each class and server.
+        shares: [I] share of each class among arrivals; None: equal.
+        problem: the shapes.
+    """
+    classes = problem.num_rows
+    shares = jnp.ones(classes) if shares is None else jnp.asarray(shares, float)
+    cumulative = jnp.cumsum(shares) / jnp.sum(shares)
+    rounds = jnp.arange(1, problem.horizon + 1)
+    uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
+    rows = jnp.minimum(jnp.searchsorted(cumulative, uniform, side="right"), classes - 1)
+    numbers = jnp.arange(classes, dtype=jnp.int32)
+    return Workload(jnp.eye(classes), utilities, rows.astype(jnp.int32), numbers)

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -54,12 +54,16 @@ class Synthetic:
         dim: d.
         parameters: `disjoint` (one context x in R^d, one theta_j per server) or `shared` (one
             context per server, one theta).
+        reference_rate: the rate of the slackness condition in place of the arrival rate, so that a
+            seed has the same queries at every load (its theta* is the same in any case); None: the
+            arrival rate, as in the paper.
     """
 
     slackness: Array | float = 0.03
     num_servers: int = static(default=5)
     dim: int = static(default=5)
     parameters: Parameters = static(default="disjoint")
+    reference_rate: Array | float | None = None
 
     extends = True
 
@@ -88,7 +92,7 @@ class Synthetic:
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw theta* and one accepted context per round (rejection sampling, in blocks)."""
         theta = self.theta(key)
-        wanted = jnp.clip(arrival_rate + self.slackness, 0.0, 1.0)
+        wanted = jnp.clip(self._rate(arrival_rate) + self.slackness, 0.0, 1.0)
         least = jnp.log(wanted) - jnp.log1p(-wanted)
         contexts, utilities = rejection_sampling.draw_accepted(
             lambda block: self.candidates(key, block),
@@ -97,6 +101,9 @@ class Synthetic:
         )  # fmt: skip
         rows = jnp.arange(problem.horizon, dtype=jnp.int32)
         return Workload(contexts, utilities, rows, rows)
+
+    def _rate(self, arrival_rate: Any) -> Any:
+        return arrival_rate if self.reference_rate is None else self.reference_rate
 
     def theta(self, key: Array) -> Array:
         """Draw theta* ~ Unif(-1, 1): [N, d] (disjoint) or [d] (shared)."""
@@ -136,10 +143,14 @@ class Synthetic:
                 f"slackness={float(self.slackness):g} must not be negative: each query's best "
                 "departure probability is to exceed arrival_rate by at least so much"
             )
-        wanted = arrival_rate + float(self.slackness)
+        own = self.reference_rate is not None
+        if own and not is_number(self.reference_rate):
+            raise ValueError(f"reference_rate={self.reference_rate} must be a number, or null")
+        rate, key = float(self._rate(arrival_rate)), "reference_rate" if own else "arrival_rate"
+        wanted = rate + float(self.slackness)
         if not wanted < 1.0:
             raise ValueError(
-                f"slackness={float(self.slackness):g} with arrival_rate={arrival_rate:g} asks for "
+                f"slackness={float(self.slackness):g} with {key}={rate:g} asks for "
                 f"a departure probability of {wanted:g}; their sum must be below 1"
             )
         if not len(seeds):
@@ -150,22 +161,22 @@ class Synthetic:
         best = _departs(largest)
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
-            most = best[worst] - arrival_rate
+            most = best[worst] - rate
             # Without any feasible slackness the message does not suggest one.
             way = "" if most <= MARGIN else f"slackness must stay below {most:.3f}, or "
             raise ValueError(
-                f"slackness={float(self.slackness):g} cannot be met at arrival_rate="
-                f"{arrival_rate:g}: with seed {seeds[worst]} the best context departs with "
-                f"probability {best[worst]:.3f}; {way}lower arrival_rate, or raise N or K"
+                f"slackness={float(self.slackness):g} cannot be met at {key}={rate:g}: "
+                f"with seed {seeds[worst]} the best context departs with "
+                f"probability {best[worst]:.3f}; {way}lower {key}, or raise N or K"
             )
         while (few := score < _log_odds(wanted)).any() and blocks < PROBE_BLOCKS:
             seeds, blocks = np.asarray(seeds)[few], min(DEEPER * blocks, PROBE_BLOCKS)
             score, _ = self._scores(seeds, K, blocks)
         if few.any():
             raise ValueError(
-                f"slackness={float(self.slackness):g} at arrival_rate={arrival_rate:g} is met by "
+                f"slackness={float(self.slackness):g} at {key}={rate:g} is met by "
                 f"fewer than {LEAST_ACCEPTANCE:g} of the contexts of seed "
-                f"{seeds[int(np.argmin(score))]}; lower slackness or arrival_rate, or raise N or K"
+                f"{seeds[int(np.argmin(score))]}; lower slackness or {key}, or raise N or K"
             )
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
@@ -173,7 +184,7 @@ class Synthetic:
 
         This is the mean over the first `FEW_SEEDS` seeds.
         """
-        wanted = _log_odds(arrival_rate + float(self.slackness))
+        wanted = _log_odds(float(self._rate(arrival_rate)) + float(self.slackness))
         served = []
         for batches in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
             utilities = np.concatenate([utilities for _, utilities in batches], axis=1)

@@ -1,0 +1,93 @@
+"""Scenarios that a user writes down: a matrix of probabilities, one instance at several loads."""
+
+import jax
+import numpy as np
+import pytest
+from composing import composed
+from hydra.utils import instantiate
+from stationary import close, swept
+
+import cqbjax
+from cqbjax import mnl, policies, rng
+from cqbjax.sources import Coin, SuccessProbabilities, Synthetic
+from tests.reference import queues
+
+
+def draw(source, K=1, rate=0.3, horizon=50, seed=0):
+    problem = source.problem(K, horizon)
+    return source.draw_workload(rng.run_key(seed), np.float32(rate), problem)
+
+
+def test_an_attempt_succeeds_with_the_probability_of_the_matrix():
+    matrix = np.array([[0.9, 0.2, 0.0], [0.5, 0.6, 1.0]])
+    drawn = draw(SuccessProbabilities(matrix=matrix.tolist()))
+    single = np.asarray(mnl.departure_rate(drawn.utilities[..., None]))
+    np.testing.assert_allclose(single, matrix.T, atol=2e-6)
+    np.testing.assert_array_equal(drawn.contexts, np.eye(3))
+    odds = matrix[:, :2] / (1 - matrix[:, :2])
+    both = mnl.departure_rate(drawn.utilities[:2])
+    np.testing.assert_allclose(both, odds.sum(axis=0) / (1 + odds.sum(axis=0)), rtol=1e-5)
+
+
+def test_kinds_arrive_by_their_weights_and_one_llm_is_a_coin():
+    source = SuccessProbabilities(matrix=[[0.4, 0.8]], weights=[3, 1])
+    share = (draw(source, horizon=4000).arrival_rows == 0).mean()
+    assert abs(share - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 4000)
+    coin = Coin(classes=[0.4, 0.8], shares=[3, 1], num_servers=1)
+    assert source.uniform_service([0], 0.3, 1) == pytest.approx(coin.uniform_service([0], 0.3, 1))
+    for one, other in zip(jax.tree.leaves(draw(source)), jax.tree.leaves(draw(coin)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_a_wrong_matrix_is_one_sentence():
+    for matrix, weights, said in (
+        ([[0.9, 1.2]], None, r"matrix: LLM 0, kind 1 must be a probability in \[0, 1\], got 1.2"),
+        ([[0.9, float("nan")]], None, "LLM 0, kind 1 must be a probability"),
+        ([0.9, 0.2], None, "matrix must have a row for each LLM"),
+        ([[0.9, 0.2]], [1, 2, 3], "weights=.* must be 2 numbers, one for each kind"),
+        ([[0.9, 0.2]], [0, 0], "weights=.* not all 0"),
+    ):
+        source = SuccessProbabilities(matrix=matrix, weights=weights)
+        with pytest.raises(ValueError, match=said):
+            cqbjax.sweep(["random"], source, arrival_rate=[0.3], num_seeds=1, horizon=4)
+    with pytest.raises(ValueError, match="must be a list of numbers"):
+        SuccessProbabilities(matrix=[[0.9], [0.1, 0.2]])
+
+
+def test_the_command_line_takes_a_matrix():
+    words = "source=success_probabilities", "source.matrix=[[0.9,0.2,0.1],[0.5,0.6,0.2]]"
+    source = instantiate(dict(composed(*words).source), _convert_="all")
+    assert source.problem(1, 10)[:3] == (2, 1, 3) and source.weights is None
+
+
+@pytest.mark.slow
+def test_mean_queues_of_one_kind_are_known():
+    """RAND serves with the mean probability, and the oracle with the largest: two Geo/Geo/1."""
+    source, rate = SuccessProbabilities(matrix=[[0.8], [0.4]]), 0.35
+    chosen = {"random": policies.RandomRouting()}
+    data = swept(chosen, source, rate, seeds=300, horizon=6000)
+    for label, chance in (("random", 0.6), ("optimal", 0.8)):
+        queue = data.queue_length.sel(policy=label).mean("round")
+        close(queue, queues.geometric(chance, rate))
+
+
+def test_a_reference_rate_holds_llms_and_queries_at_every_load():
+    held, paper = Synthetic(reference_rate=0.6), Synthetic()
+    low, high = (draw(held, rate=rate) for rate in (0.2, 0.6))
+    for one, other in zip(jax.tree.leaves(low), jax.tree.leaves(high), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(
+        jax.tree.leaves(high), jax.tree.leaves(draw(paper, rate=0.6)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert (draw(paper, rate=0.2).contexts != low.contexts).any()
+    assert (draw(held, seed=1).utilities != low.utilities).any()
+    with pytest.raises(ValueError, match="slackness=0.03 with reference_rate=0.98 asks for"):
+        Synthetic(reference_rate=0.98).check(np.arange(2), 0.3, 1)
+
+
+def test_the_queue_grows_with_the_load():
+    source = Synthetic(reference_rate=0.6, num_servers=3, dim=2)
+    data = cqbjax.sweep(["random"], source, arrival_rate=[0.2, 0.4, 0.6], num_seeds=20, horizon=300)
+    queue = data.queue_length.mean(("round", "seed"))
+    assert (queue.diff("arrival_rate") > 0).all()
