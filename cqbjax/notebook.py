@@ -12,7 +12,7 @@ from cqbjax.cli import _compose, _instantiate
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.sweep import sweep as _sweep
 from cqbjax.engine.validation import choose_seeds
-from cqbjax.experiments.study import select_learnt
+from cqbjax.experiments.study import select_untrained
 from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
 from cqbjax.offline.policies import train_policies
 
@@ -46,21 +46,20 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
     with _compose.initialize_hydra():
         files = {path.stem for one in _compose.list_folders() for path in one.glob("policy/*.yaml")}
         if label not in files | {*_compose.list_router_policies()}:
-            raise ValueError(
-                f"policy {label} is unknown; choose from {_compose.list_choices('policy')}"
-            )
+            known = ", ".join(_compose.list_choices("policy"))
+            raise ValueError(f"policy {label} is unknown; choose from {known}")
         (job,) = _compose.compose_jobs([[f"policy=[{label}]"]])
-    read = {*re.findall(r"\$\{(\w+)\}", str(job.config.written()["policy"]))}
+    read = {*re.findall(r"\$\{(\w+)\}", str(job.config.uninterpolated()["policy"]))}
     keys = {key: value for key, value in {**study, **constants}.items() if key in read}
-    (made,) = _instantiate.make_policies(job.config.at(keys)["policy"]).values()
+    made: Any
+    (made,) = _instantiate.make_policies(job.config.with_values(keys)["policy"]).values()
     attributes = {field.name for field in dataclasses.fields(made) if field.init}
     for key in constants.keys() - read - attributes:
         raise ValueError(
             f"policy {label} has no constant {key}; choose from "
             f"{', '.join(sorted(read | attributes))}"
         )
-    others = {key: value for key, value in constants.items() if key not in keys}
-    return dataclasses.replace(made, **others)
+    return dataclasses.replace(made, **{key: constants[key] for key in constants.keys() - keys})
 
 
 @functools.wraps(_sweep)
@@ -71,23 +70,21 @@ def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments:
     if isinstance(policies, Mapping):
         study = {key: value for key, value in arguments.items() if key == "horizon"}
         policies = {label: _find_policy(one, study) for label, one in policies.items()}
-        learning = select_learnt(policies)
+        learning = select_untrained(policies)
         if learning and not isinstance(source, DatasetSource):
             raise ValueError(
                 f"policy {next(iter(learning))} learns from a table of prompts x LLMs: give "
                 "source=cqbjax.datasets.dataset_source(NAME, DATA_DIR) itself, not its queries"
             )
         if learning:
-            seeds = choose_seeds(*(arguments.get(key, default) for key, default in SEEDS.items()))
+            seeds = choose_seeds(arguments.get("num_seeds"), arguments.get("first_seed", 0),
+                                 arguments.get("seeds"))  # fmt: skip
             problem = source.queries.problem(arguments.get("K", 1), arguments.get("horizon", 1))
             for one in learning.values():
                 one.check(problem)
             policies = train_policies(policies, source, seeds, fits.cache_folder(None), None)
     drawn = source.queries if isinstance(source, DatasetSource) else source
-    return _sweep(policies, drawn, **arguments)  # type: ignore[arg-type]
-
-
-SEEDS: dict[str, Any] = {"num_seeds": None, "first_seed": 0, "seeds": None}
+    return _sweep(policies, drawn, **arguments)
 
 
 def _find_policy(value: Any, study: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from cqbjax.core.types import Problem
 @read_when(
     length=Condition("share"), servers=Condition("share"), down_from=Condition("period"),
     down_rounds=Condition("period"),
-)
+)  # fmt: skip
 @pytree
 class Outages(ServiceModel):
     """Some servers do not answer in some rounds; policies see which (`Observation.available`).
@@ -85,8 +85,7 @@ class Outages(ServiceModel):
         if not (period >= 1 and period.is_integer()):
             raise ValueError(f"period={period:g} must be a whole number of rounds, at least 1")
         for key, least in limits.items():
-            value = getattr(self, key)
-            rounds = np.asarray([] if value is None else value, float)
+            rounds = np.zeros(0) if getattr(self, key) is None else np.asarray(getattr(self, key))
             whole = (rounds >= least) & (rounds <= period) & (rounds == np.round(rounds))
             if rounds.shape != (count,) or not whole.all():
                 raise ValueError(

@@ -48,7 +48,7 @@ def _explain_renamed(function: Callable[P, xr.Dataset]) -> Callable[P, xr.Datase
 
 @_explain_renamed
 def sweep(
-    policies: Mapping[str, Any] | Sequence[str],
+    policies: Any,
     source: Any,
     *,
     arrival_rate: Sequence[float],
