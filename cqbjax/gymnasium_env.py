@@ -134,8 +134,8 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
         """Start a run for each seed, as in a sweep.
 
         Args:
-            seed: of the first run; the others have the seeds that follow. Or a list of all seeds;
-                None draws them.
+            seed: seed of the first run; the others have the seeds that follow. Or a list of all
+                seeds; None draws them.
             options: not used.
 
         Raises:

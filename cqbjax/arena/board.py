@@ -53,7 +53,7 @@ def tabulate_point(point: xr.Dataset, task: str) -> pl.DataFrame:
     not gain by losing its users.
 
     Args:
-        point: of a sweep at one arrival rate, the oracle among its policies.
+        point: a point of a sweep at one arrival rate, the oracle among its policies.
         task: its name.
     """
     one = point.isel(arrival_rate=0)
@@ -158,7 +158,8 @@ def tabulate_policies(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the table of the arena: a row for each task and policy, best first.
 
     Args:
-        rows: of `SCHEMA` and `by`; within a task every policy has the same seeds.
+        rows: rows with the columns `SCHEMA` and `by`; within a task every policy has the same
+            seeds.
 
     Returns:
         `task`, `policy`, `group` (null for the oracle), `seeds`, and with 95% intervals `gap`

@@ -30,7 +30,7 @@ def draw_scores(
     Args:
         table: from `board.tabulate_policies`.
         overall: from `scores.aggregate_scores`, of all tasks.
-        titles: of the tasks, by name: the columns.
+        titles: titles of the tasks, by name: the columns.
         highlighted: a label in bold.
     """
     means = dict(overall.select("policy", "iqm").iter_rows())

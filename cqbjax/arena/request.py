@@ -63,7 +63,7 @@ def parse_request(values: Mapping[str, str], board: bool) -> Request:
     """Return the request of a run.
 
     Args:
-        values: of `KEYS`.
+        values: values of `KEYS`.
         board: whether all policies of the board run, instead of one contestant.
 
     Raises:

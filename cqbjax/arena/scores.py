@@ -46,7 +46,7 @@ def average(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
 
     Args:
         rows: a row for each `task`, `policy` and `seed`.
-        names: of columns; nulls are left out.
+        names: names of columns; nulls are left out.
 
     Returns:
         A row for each task and policy: `seeds`, and for each name its mean, `_low` and `_high`.

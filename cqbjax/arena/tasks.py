@@ -29,7 +29,7 @@ class Task(NamedTuple):
     """A task of the arena.
 
     Attributes:
-        name: of its file.
+        name: name of its file.
         title: in figures and tables.
         version: raised whenever its numbers change.
         description: what it tests.
@@ -70,7 +70,7 @@ class Request(NamedTuple):
         seeds: the number of seeds; None: that of the task.
         rounds: the fraction of a task's rounds.
         tuning: whether to run on the seeds for tuning.
-        folder: of the results.
+        folder: folder of the results.
         words: further overrides, `key=value`.
         values: further values by key.
     """
@@ -114,7 +114,7 @@ class Entry(NamedTuple):
     """A task with the policies that run in it.
 
     Attributes:
-        task: which.
+        task: the task.
         ready: the prepared point.
         known: labels of the board's policies whose results are still valid.
     """
@@ -181,7 +181,7 @@ def prepare_entry(
     scores are normalised. Without a contestant they are all policies of the task.
 
     Args:
-        task: which.
+        task: the task.
         request: how to run it.
         board: results of other policies.
         composer: instantiates the task.

@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 
     Attributes:
         task: its name.
-        label: of the policy.
+        label: label of the policy.
         point: the stored arrays of the task.
         config: its configuration.
     """
@@ -62,7 +62,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     """Verify the entry in a folder, and print what was verified.
 
     Args:
-        folder: of the entry.
+        folder: folder of the entry.
         values: `samples` (how many run again), `seed` and `data_dir`.
         composer: composes and instantiates the tasks.
 

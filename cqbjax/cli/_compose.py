@@ -234,8 +234,8 @@ def launch_jobs(
     """Compose the jobs of a multirun, and call the task on all of them.
 
     Args:
-        task: of the command.
-        config: of the multirun, with Hydra's node.
+        task: the task of the command.
+        config: configuration of the multirun, with Hydra's node.
         words: overrides of each job.
     """
     setup_globals()
@@ -281,7 +281,7 @@ def compose_jobs(
     Args:
         words: overrides of each job.
         chosen: keys that count as swept even if the jobs do not differ in them.
-        name: of the file that is composed.
+        name: name of the file that is composed.
 
     Raises:
         HydraException: an override that Hydra rejects.
@@ -318,7 +318,7 @@ class Choices(NamedTuple):
     """The configuration of a choice of files, before any value is set.
 
     Attributes:
-        template: of the configurations that differ in values.
+        template: template of the configurations that differ only in values.
         scalars: keys whose value is not a list.
         grid: keys with a list whose value without the experiment is not a list.
     """

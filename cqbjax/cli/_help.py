@@ -30,8 +30,8 @@ def format_help(command: str, folder: Path) -> str:
 
     Args:
         command: a key of `EXAMPLES`.
-        folder: of the command's `config.yaml`. Keys under a heading are listed by name, others
-            with their comments.
+        folder: folder of the command's `config.yaml`. Keys under a heading are listed by name,
+            others with their comments.
     """
     text = (folder / "config.yaml").read_text().split("\nhydra:")[0]
     lines = [EXAMPLES[command]]

@@ -63,7 +63,7 @@ def draw_again(
 
     Args:
         root: the folder of results.
-        names: of experiments; default: all.
+        names: names of experiments; default: all.
         console: prints tables and the files written.
         show: returns the tables and figures, in place of the method of the study's type.
         extracted: experiments for which `extract` is called; all their rounds are read.

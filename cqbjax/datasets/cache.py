@@ -70,7 +70,7 @@ def build_entry(
 
     Args:
         data_dir: the data folder.
-        name: of the dataset.
+        name: name of the dataset.
         depends_on: everything that determines the entry.
         revision: commit of the files.
         write_files: writes the entry's files to its folder and returns the content of `meta.json`.
@@ -164,7 +164,7 @@ def save_dataset(
     """Write the files of an entry and return the content of its `meta.json`.
 
     Args:
-        folder: of the entry.
+        folder: folder of the entry.
         table: complete table.
         embeddings: [P, d] float32, stored as float16 where that loses nothing.
     """

@@ -146,7 +146,7 @@ def embed(
         progress: draw a progress bar.
         shard_size: prompts between two writes to disk.
         load: function (model, batch_size) -> encoder; None: sentence-transformers.
-        truncation_side: of a prompt that is too long for the encoder, `right` cuts off the end and
+        truncation_side: `right` cuts off the end of a prompt that is too long for the encoder,
             `left` the beginning.
 
     Returns:

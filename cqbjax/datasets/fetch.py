@@ -46,7 +46,7 @@ def fetch(
     """Return a dataset's files, downloaded where necessary, verified against the record.
 
     Args:
-        name: of the dataset; a download goes to `data_dir/<name>/`.
+        name: name of the dataset; a download goes to `data_dir/<name>/`.
         data_dir: the folder of data.
         source: a local file or folder instead of a download.
         hub: dataset repository (empty for none), patterns of its files, and the commit of the first

@@ -25,7 +25,7 @@ def read_times(path: str | Path, column: str | None = None) -> np.ndarray:
 
     Args:
         path: a `.parquet` or `.csv` file, such as the Azure or Mooncake traces.
-        column: of the times; None: the column called timestamp, in any case.
+        column: name of the column of times; None: the column called timestamp, in any case.
 
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
@@ -179,7 +179,7 @@ def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
 
     Args:
         path: a `.parquet` or `.csv` file.
-        column: of the delays, in seconds.
+        column: name of the column of delays, in seconds.
 
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.

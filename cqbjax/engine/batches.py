@@ -40,7 +40,7 @@ class Member(NamedTuple):
 
     Attributes:
         spec: index of the spec.
-        label: of the policy there.
+        label: label of the policy in this spec.
     """
 
     spec: int
@@ -163,7 +163,7 @@ class SweepPlan:
     """The batches of one or several sweeps, and what determines their chunks.
 
     Attributes:
-        specs: of the sweeps.
+        specs: sweep specs of all sweeps.
         batches: all batches.
         chunk: runs per device and chunk; None leaves it to memory.
         devices: where chunks run.

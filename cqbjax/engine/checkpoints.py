@@ -66,7 +66,7 @@ class Checkpoints:
     """The checkpoints of a batch, one file per chunk.
 
     Attributes:
-        folder: of the files; None stores and loads nothing.
+        folder: folder of the files; None stores and loads nothing.
         key: from `batch_key`; file names begin with it.
         last: when a checkpoint was last stored, as `time.monotonic` has it.
     """
@@ -107,7 +107,7 @@ class Checkpoints:
 
         Args:
             chunk: its name.
-            tree: of arrays.
+            tree: a tree of arrays.
             always: whether to store it even if the last checkpoint is recent.
         """
         if self.folder is None or not (always or time.monotonic() - self.last >= SECONDS):

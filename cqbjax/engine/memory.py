@@ -80,7 +80,7 @@ def check_record_bytes(size: int) -> None:
     """Raise if the machine cannot hold the records of a sweep.
 
     Args:
-        size: of all records, in bytes.
+        size: bytes of all records.
 
     Raises:
         ValueError: naming the arguments that make it smaller.
@@ -115,9 +115,9 @@ def chunk_width(
 
     Args:
         run_bytes: bytes of a run.
-        runs: of the batch.
-        runs_per_policy: of one policy. On a CPU a chunk is not wider, so that all batches of a
-            sweep have the same width and share the program that draws their instances.
+        runs: number of runs of the batch.
+        runs_per_policy: number of runs of one policy. On a CPU a chunk is not wider, so that all
+            batches of a sweep have the same width and share the program that draws their instances.
         devices: where chunks run.
         bytes_per_device: from `device_budget`.
         spare: padding runs per device that cost so little that they may be added (`spare_runs`).

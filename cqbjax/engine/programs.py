@@ -35,14 +35,14 @@ class ProgramSpec(NamedTuple):
     """All that the programs of a batch depend on.
 
     Attributes:
-        devices: which share the runs of a chunk.
+        devices: devices that share the runs of a chunk.
         width: runs per device.
         problem: shapes of a run.
         numbers: signature (structure, shapes and types) of the source leaves that each run has
             its own copy of.
         tables: signature of the source leaves that all runs share.
         policy: signature of the policy.
-        slots: of the queue.
+        slots: slots of the queue.
         per_call: records of one call of `advance`.
         every: rounds per record; 0 if it is an argument of the program.
         recorders: what is recorded.
@@ -123,7 +123,7 @@ class Programs(NamedTuple):
         start: (policies, instances) -> carries before round 1.
         advance: (policies, instances, carries, stretch) -> (carries, records).
         spec: what they were compiled for.
-        seconds: of lowering and compiling; a program counts where it is used first.
+        seconds: seconds of lowering and compiling; a program counts where it is used first.
         extents: the runs' horizon, as a further argument of `draw` if programs are padded.
     """
 
@@ -163,7 +163,7 @@ def compile_all(
     error or Ctrl-C it waits only for programs that are being compiled already.
 
     Args:
-        specs: of the programs.
+        specs: specs of the programs.
         on_spec: called with the position of the spec that is lowered or waited for.
     """
     pool = ThreadPoolExecutor(max((len(spec.devices) for spec in specs), default=1))
@@ -278,12 +278,12 @@ def _map_over_runs(
     """Map a function of one run over the runs of all devices, without communication.
 
     Args:
-        devices: which share the runs.
+        devices: devices that share the runs.
         width: runs per device.
-        function: of one run.
+        function: a function of one run.
         batched: how many of its first arguments have an axis over runs.
         shared: how many further arguments all runs share.
-        donated: which argument's memory the result may take.
+        donated: position of the argument whose memory the result may take.
     """
 
     def alone(*args: Any) -> Any:

@@ -38,7 +38,7 @@ class _ChunkState(NamedTuple):
 
     Attributes:
         seconds: spent on it.
-        carry: at the beginning of the next round.
+        carry: carry of the scan at the beginning of the next round.
         recorded: name -> [runs, R so far, ...], or [runs, ...].
     """
 
@@ -97,8 +97,8 @@ def run_batch(
     """Run one batch, repeating overflowing runs with more slots.
 
     Args:
-        plan: of the sweep.
-        batch: of the plan.
+        plan: plan of the sweep.
+        batch: a batch of the plan.
         progress: counts rounds and shows what is compiled or run.
         checkpoints: where unfinished chunks are loaded and stored.
 
@@ -185,12 +185,12 @@ def run_chunk(
 
     Args:
         compiled: programs.
-        batch: of the runs.
-        runs: of the chunk.
+        batch: batch of the runs.
+        runs: runs of the chunk.
         real: how many of its first runs count; the others are padding.
         progress: counts rounds done.
         checkpoints: where the chunk is loaded and stored.
-        name: of the chunk in its checkpoints.
+        name: name of the chunk in its checkpoints.
 
     Returns:
         The results of its runs, and the seconds that were spent on them in an earlier process.

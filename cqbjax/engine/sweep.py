@@ -140,7 +140,7 @@ def run_plan(
 
     Args:
         plan: from `batches.plan_sweep`.
-        progress: of all sweeps together.
+        progress: progress of all sweeps together.
         resume: a folder of checkpoints.
 
     Returns:

@@ -70,7 +70,7 @@ class Belief(Protocol):
         """Return the largest of M sampled utilities of every slot and server.
 
         Args:
-            state: of the belief.
+            state: state of the belief.
             observation: the round.
             alpha: [B] radius.
             normal: [M, B, d] standard normals.

@@ -110,7 +110,7 @@ def run_pass(table: Array, servers: Array, job: TablePass) -> PassResult:
     """Go once over the tables of the offered servers.
 
     Args:
-        table: [N, I, d] of all servers.
+        table: [N, I, d] whitened tables of all servers.
         servers: [K] int32, distinct.
         job: what to do.
     """

@@ -80,7 +80,7 @@ class TablesInPlace(NamedTuple):
     """The tables of the offered servers on a GPU: changed in place, several products in one pass.
 
     Attributes:
-        table: [N, I, d] of all servers.
+        table: [N, I, d] whitened tables of all servers.
         servers: [K] int32.
         change: along [K, I] and row [K, d] of S <- S - along row', until the first pull writes it.
     """

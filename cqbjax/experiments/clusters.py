@@ -14,7 +14,7 @@ class TaskResult(NamedTuple):
     """The result of a task that ended.
 
     Attributes:
-        number: of the task.
+        number: number of the task.
         value: what the function returned; None if it failed.
         reason: why it failed, in one line; empty if it did not.
     """
@@ -48,7 +48,8 @@ class Ray:
     """Ray runs each shard as a task, on this machine or on a running cluster.
 
     Attributes:
-        address: of a cluster; `auto` finds the cluster of this machine, None starts one here.
+        address: address of a cluster; `auto` finds the cluster of this machine, None starts one
+            here.
         cpus: CPUs of a task; None is 1 on a cluster, and an equal share of this machine.
         gpus: GPUs of a task.
         workers: concurrent tasks of a cluster started here; None is one per two cores.
@@ -110,7 +111,7 @@ class Slurm:
     """Slurm runs each shard as a job of an array, submitted through submitit.
 
     Attributes:
-        folder: of submitit's files, on a disk shared by all machines.
+        folder: folder of submitit's files, on a disk shared by all machines.
         minutes: time limit of a job.
         at_once: most concurrent jobs.
         settings: further arguments of submitit: slurm_partition, cpus_per_task, gpus_per_node,
@@ -169,8 +170,8 @@ def import_engine(name: str, extra: str) -> Any:
     """Import an engine.
 
     Args:
-        name: of its module.
-        extra: of this package, which installs it.
+        name: name of its module.
+        extra: optional dependency of this package that installs it.
 
     Raises:
         ValueError: it is not installed.
@@ -188,7 +189,8 @@ def describe_error(error: BaseException, line: int = 0) -> str:
 
     Args:
         error: raised by an engine.
-        line: of its text: the first, or -1 if a traceback precedes the reason.
+        line: which line of the error's text is returned: the first, or -1 if a traceback precedes
+            the reason.
     """
     lines = [text.strip() for text in str(error).splitlines() if text.strip()]
     return lines[line] if lines else repr(error)

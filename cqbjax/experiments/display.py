@@ -35,7 +35,7 @@ def write_output(
 
     Args:
         shown: from `StudyType.show`.
-        config: of the study; `results_dir` is read.
+        config: configuration of the study; `results_dir` is read.
         stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
         console: where tables are printed.
 
@@ -92,7 +92,8 @@ def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
 
     Args:
         points: from `results.load_points`.
-        config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
+        config: configuration of the study; `title, figure_policies, spread, queue, table,
+            table_rounds` are read.
     """
     # Imported here, so that the first round does not wait for Matplotlib and Polars.
     from cqbjax.figures import draw_curves, draw_over_keys, users
@@ -168,7 +169,7 @@ def print_estimates(
     Args:
         ready: number of points.
         left: number of points that are not stored yet.
-        estimates: of the points that are not stored.
+        estimates: estimates for the points that are not stored.
         prepared: seconds of composing and validating.
         recorded: bytes of the arrays that are in memory together until they are stored.
         console: where it is printed.

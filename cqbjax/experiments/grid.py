@@ -48,7 +48,7 @@ class GridPoint:
     """One combination of the grid.
 
     Attributes:
-        name: under which it is stored, such as `K=1,num_servers=3`.
+        name: name under which the point is stored, such as `K=1,num_servers=3`.
         config: the resolved configuration; grid keys have one value.
         varied: the values here of keys in which points of the study differ.
         left_out: policies that do not run at this point, each with the reason.
@@ -108,7 +108,7 @@ class Study:
     Attributes:
         jobs: in their order.
         strict: whether an invalid point stops the study; otherwise it is skipped.
-        points: of each job; None for a job that was skipped.
+        points: points of each job; None for a job that was skipped.
         skipped: a message for each job or point that was skipped.
     """
 
@@ -149,7 +149,7 @@ def compose_studies(
     """Group jobs by name, and compose their points.
 
     Args:
-        jobs: of a command.
+        jobs: jobs of a command.
         check_words: raises if a key among the overrides is read by none of the configurations.
 
     Raises:
@@ -172,7 +172,8 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
     """Return the points of a configuration, one for each combination of its grid's lists.
 
     Args:
-        config: of the study; its key `grid` names the keys `a.b.c` whose list spans the grid.
+        config: configuration of the study; its key `grid` names the keys `a.b.c` whose list spans
+            the grid.
         swept: key -> value in which the configuration differs from others of a multirun.
 
     Raises:

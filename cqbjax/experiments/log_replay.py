@@ -37,7 +37,7 @@ class LogReplay(Sweep):
             was prepared before.
         model: LLM of the conversations; None: the paper's, or without a source that of the
             prepared log. The same holds for the next two.
-        encoder: of first prompts, or `none`.
+        encoder: encoder of first prompts, or `none`.
         tokens: unit of a query's length.
         embeddings: a file that replaces the encoder.
         threshold: least cosine at which two first prompts count as the same.

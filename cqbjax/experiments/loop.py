@@ -176,9 +176,9 @@ class ShardTask(NamedTuple):
     """A shard for another process, to be pickled.
 
     Attributes:
-        points: of the shard, validated.
-        labels: of each point, the policies that run.
-        folder: of the experiment, the same for all machines.
+        points: points of the shard, validated.
+        labels: for each point, the labels of the policies that run.
+        folder: folder of the experiment, the same for all machines.
         cwd: the current folder of the command, where user-defined modules are found.
         fail_fast: whether a point that cannot run stops its shard.
         factories: functions that instantiate a configuration, and policies by label.
@@ -226,7 +226,7 @@ def run_on_cluster(
         cluster: runs the tasks.
         factories: see `ShardTask`.
         points: from `shards.select_missing`.
-        index: of the experiment's folder.
+        index: index of the experiment's folder.
         progress: advances by whole shards.
         fail_fast: whether a point that cannot run stops the study.
 

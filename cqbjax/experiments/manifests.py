@@ -111,7 +111,7 @@ def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> di
     Args:
         prepared: the point, with the policies that ran.
         data: from `StudyType.run`.
-        seconds: of its shard, with fits and compiling.
+        seconds: run time of its shard, with fits and compiling.
     """
     point, study_type = prepared.point, prepared.study_type
     key = study_type.cache_key(prepared)

@@ -35,8 +35,8 @@ def build_queries(
     """Return the source of a point's sweep, with arrivals, drift and dynamics.
 
     Args:
-        config: of the point: `arrivals` and the keys of its process, and `drift`.
-        source: of the point.
+        config: configuration of the point: `arrivals` and the keys of its process, and `drift`.
+        source: source of the point.
         users: user models.
         service: service models.
 

@@ -179,7 +179,7 @@ def _set_rho(point: GridPoint, rho: float | None, chosen: Mapping[str, Any]) -> 
     """Return a point with a weight rho of the cost, which defines another problem, and values.
 
     Args:
-        point: of the study.
+        point: a point of the study.
         rho: None if the source does not have it.
         chosen: key -> value.
     """
@@ -233,8 +233,8 @@ def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
     """Summarise settings that were run on the same random draws.
 
     Args:
-        data: of a sweep whose policies are settings. If its attribute `preset` is the label of one
-            of them, each is compared with it, seed by seed.
+        data: result of a sweep whose policies are settings. If its attribute `preset` is the label
+            of one of them, each is compared with it, seed by seed.
     """
     gap = summaries.queue_regret(data).mean("round")
     compared = {MEASURE: gap, "cumulative_regret": data.regret.isel(round=-1)}

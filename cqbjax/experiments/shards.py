@@ -123,7 +123,7 @@ def run_all(
 
     Args:
         points: from `select_missing`.
-        index: of the experiment's folder.
+        index: index of the experiment's folder.
         progress: receives fits, compiling and rounds.
         console: prints policies that are left out, and the dataset.
         fail_fast: whether a point that cannot run ends the study.
@@ -186,8 +186,8 @@ def read_back(
     """Return the stored arrays of points, with their policies, arrival rates and seeds only.
 
     Args:
-        points: of a study that have run.
-        index: of the experiment's folder.
+        points: points of a study that have run.
+        index: index of the experiment's folder.
         rounds: as in `results.load_points`.
     """
     index.refresh()

@@ -55,10 +55,10 @@ def assemble_point(
 
     Args:
         point: with numeric arrival rates.
-        source: of the point.
+        source: source of the point.
         policies: label -> policy.
         factory: instantiates configurations.
-        study_type: of the point.
+        study_type: study type of the point.
     """
     config, make = point.config, factory.make_once
     users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
@@ -119,7 +119,7 @@ def train_point(
 
     Args:
         point: a validated point.
-        source: of the point.
+        source: source of the point.
         policies: label -> policy.
         progress: receives the fits.
     """

@@ -214,7 +214,7 @@ class StudyType:
         """Return the rounds that are read to show results; None: all.
 
         Args:
-            config: of the study.
+            config: configuration of the study.
             panels: number of points and arrival rates.
         """
         del config, panels
@@ -225,7 +225,7 @@ class StudyType:
 
         Args:
             points: as measured; varied keys are attributes.
-            config: of the study.
+            config: configuration of the study.
         """
         raise NotImplementedError(f"{type(self).__name__} must define what is shown")
 
@@ -253,7 +253,7 @@ def prepare_points(
     """Compose and validate every point of a configuration.
 
     Args:
-        config: of the study.
+        config: configuration of the study.
         make: instantiates a configuration.
         make_policies: instantiates policies, by label.
         swept: key -> value in which the configuration differs from others of a multirun.

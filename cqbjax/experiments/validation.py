@@ -156,7 +156,7 @@ def validate_keys(config: Config) -> None:
     A policy validates its constants.
 
     Args:
-        config: of one grid point.
+        config: configuration of one grid point.
 
     Raises:
         ValueError: naming the key and what is allowed.
@@ -207,7 +207,7 @@ def validate_without_dynamics(config: Config, study_type: str) -> None:
     """Raise for recorders, dynamics and drift at a point of a study type that is not a sweep.
 
     Args:
-        config: of the point.
+        config: configuration of the point.
         study_type: name of its class.
 
     Raises:
@@ -365,7 +365,7 @@ def name_settings(config: Config, words: Sequence[str], spanned: Collection[str]
     """Return a name for a study without one: its settings, so that no other study shadows it.
 
     Args:
-        config: of the study.
+        config: configuration of the study.
         words: `key=value` of the command.
         spanned: keys that become dimensions of the result.
     """

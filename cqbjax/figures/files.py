@@ -23,7 +23,7 @@ def save_figure(figure: Figure, stem: str | Path, dots: int = DOTS_PER_INCH) -> 
     Both have the same layout, and no date, so that the same figure gives the same bytes.
 
     Args:
-        figure: of Matplotlib.
+        figure: a figure of Matplotlib.
         stem: the path without its ending.
         dots: per inch, of the PNG.
 

@@ -56,8 +56,8 @@ def arrange_cells(
     """Arrange cells in rows: by all keys but K, then by rate, with two values of K side by side.
 
     Args:
-        settings: of each point, K among them.
-        rates: of each point.
+        settings: settings of each point, including K.
+        rates: arrival rates of each point.
         keys: in which points differ.
 
     Returns:

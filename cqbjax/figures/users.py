@@ -39,7 +39,7 @@ def draw_user_figures(
     """Draw cost against quality, times in system, and waiting queries, as far as recorded.
 
     Args:
-        points: of a study, from `results.load_points`.
+        points: points of a study, from `results.load_points`.
         few: whether each point has its own panel; otherwise the last values are drawn over the
             swept keys.
         spread: as in `draw_curves`.

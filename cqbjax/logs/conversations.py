@@ -74,7 +74,7 @@ class RowCounts(NamedTuple):
 
     Attributes:
         rows: in all.
-        others: of other models.
+        others: rows of other models.
         used: conversations.
         users: their hashed IPs.
         texts: their distinct first prompts.
@@ -130,7 +130,7 @@ def read_log(
 
     Args:
         files: shards that passed `check_shards`.
-        model: whose conversations are used.
+        model: LLM whose conversations are used.
         folder: receives the two files, which belong together.
         tokens: counts the tokens of a text.
         advance: called with the number of rows read.
@@ -229,7 +229,7 @@ def parse_conversation(
     first assistant response. A last response without a timestamp has the row's.
 
     Args:
-        turns: of the conversation, in order.
+        turns: turns of the conversation, in order.
         last: the row's timestamp, microseconds.
         ip: the row's hashed IP; if missing, that of the first user turn counts.
         tokens: counts the tokens of a text.

@@ -80,7 +80,7 @@ def link_conversations(
 
     Args:
         log: from `load_conversations`: user, text, arrival, ended and row are used.
-        embeddings: [texts, d] of the distinct first prompts; None where the threshold is 1.
+        embeddings: [texts, d] embeddings of the distinct first prompts; None if the threshold is 1.
         rule: defines a retrial.
 
     Raises:
@@ -144,7 +144,7 @@ def _find_same_texts(
     Args:
         distinct: [m] the user's distinct texts.
         text: [n] indices in `distinct`.
-        embeddings: of all texts; None: only identical texts are the same.
+        embeddings: embeddings of all texts; None: only identical texts are the same.
         threshold: least cosine.
 
     Yields:
@@ -199,7 +199,7 @@ def subsample(lengths: np.ndarray, singles: float, key: np.random.Generator) -> 
     """Draw singletons to be a share of all chains, beside every chain of two or more.
 
     Args:
-        lengths: [m] of all chains.
+        lengths: [m] lengths of all chains.
         singles: the share of chains of length one in the result, in [0, 1).
         key: draws the singletons.
 

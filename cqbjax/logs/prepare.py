@@ -63,8 +63,8 @@ class Log(NamedTuple):
         model: the LLM of the conversations.
         encoder: label of the encoder of the prompts.
         tokens: how tokens are counted.
-        counts: of the rows by outcome.
-        folder: of the cache entry.
+        counts: number of rows by outcome.
+        folder: folder of the cache entry.
         digest: content hash of everything that determines the log.
     """
 
@@ -91,9 +91,9 @@ def prepare(
     Args:
         data_dir: the folder of data; a download goes to `data_dir/wildchat/`.
         source: a shard or a folder of them, instead of a download.
-        model: whose conversations are used.
-        encoder: of the first prompts, a hub name or a local folder; `none`: nothing is embedded,
-            and only identical prompts are the same.
+        model: LLM whose conversations are used.
+        encoder: encoder of the first prompts, a hub name or a local folder; `none`: nothing is
+            embedded, and only identical prompts are the same.
         tokens: how tokens are counted (`find_token_counter`).
         revision: the hub's commit; None is the newest, or the recorded one.
         batch_size: prompts per forward pass.

@@ -168,7 +168,7 @@ def draw_arrivals(
     roots fall into one on average; several may fall into one.
 
     Args:
-        seed: of the subsample.
+        seed: seed of the subsample.
         arrivals: [m] int64 inferred arrival of each chain's root, microseconds.
         chains: linked.
         rate: roots per round.

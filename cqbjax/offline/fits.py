@@ -44,7 +44,7 @@ class FitData(NamedTuple):
         source: the dataset.
         embeddings: [P, d] float32.
         rho: weight of the cost in the training target.
-        folder: of the cached fits.
+        folder: folder of the cached fits.
         progress: reports the fits.
     """
 
@@ -68,8 +68,8 @@ class FitData(NamedTuple):
         """Return the file of a fit, named by data, split, settings, code and library versions.
 
         Args:
-            seed: of the fit, and of the split that it learns from.
-            form: of the file.
+            seed: seed of the fit, and of the split that it learns from.
+            form: format of the file.
             module: makes the fit; its code counts, and that of the settings' classes.
             settings: everything else that determines the fit, by its `repr`.
         """
@@ -84,9 +84,9 @@ class FitData(NamedTuple):
         """Return the fit of each seed, read from its file, fitted first if there is none.
 
         Args:
-            label: of the progress bar.
+            label: label of the progress bar.
             paths: seed -> file, from `path`.
-            form: of the files.
+            form: format of the files.
             fit: fits some seeds, in their order.
             at_once: number of seeds in one call of `fit`.
 
@@ -158,10 +158,10 @@ def predict_pools(
     """Tune and fit a router for each seed, and predict the utilities [I, N] of its pool.
 
     Args:
-        label: of the policy, for the progress bar.
+        label: label of the policy, for the progress bar.
         router: settings.
         data: from `make_fit_data`.
-        seeds: [S] of the runs.
+        seeds: [S] seeds of the runs.
         tuning_seed: seed whose offline split chooses the hyper-parameters; None: each seed's own.
     """
     with merge_warnings(len(seeds)):
@@ -180,7 +180,7 @@ def predict_utilities(
     Args:
         routers: seed -> settings.
         data: from `make_fit_data`.
-        label: of the policy, for the progress bar.
+        label: label of the policy, for the progress bar.
     """
 
     def fit(seeds: Sequence[int]) -> Iterator[np.ndarray]:

@@ -121,9 +121,9 @@ class WarmStart:
 
     Attributes:
         base: ACQB.
-        weight: of an offline prompt in V_0, at least 0; a round's query has weight 1.
+        weight: weight of an offline prompt in V_0, at least 0; a round's query has weight 1.
         ridge: weight of |theta_0j|^2 / 2 in the fit of theta_0.
-        share: of a context's squared norm that a constant coordinate takes (an intercept per
+        share: share of a context's squared norm that a constant coordinate takes (an intercept per
             server, `policies.Intercept`); 0 is none.
         head: projects the contexts; None: they are the embeddings.
     """

@@ -65,8 +65,8 @@ def fit_prior(
         offline: [n, e] contexts f of the offline prompts.
         departure: [n, N] their departure probabilities.
         pool: [I, e] contexts of the pool's prompts.
-        weight: of an offline prompt in V_0; a round's query has weight 1.
-        ridge: of the fit of theta_0.
+        weight: weight of an offline prompt in V_0; a round's query has weight 1.
+        ridge: ridge weight in the fit of theta_0.
         lambda0: ACQB's.
     """
     import scipy.linalg  # slow to import
@@ -85,10 +85,10 @@ def fit_priors(
     """Fit each seed's prior on its offline split, or load it from the cache.
 
     Args:
-        label: of the policy, for the progress bar.
-        settings: of all seeds.
+        label: label of the policy, for the progress bar.
+        settings: settings for all seeds.
         data: from `make_fit_data`.
-        seeds: [S] of the runs.
+        seeds: [S] seeds of the runs.
     """
     source = data.source
     features = dict.fromkeys(seeds, data.embeddings)

@@ -214,8 +214,8 @@ def fit_heads(
 
     Args:
         keys: [S] random keys.
-        embeddings: [n, d] of every prompt of the table.
-        utilities: [n, N] of every prompt of the table.
+        embeddings: [n, d] embeddings of all prompts of the table.
+        utilities: [n, N] utilities of all prompts of the table.
         available: [S, n] bool, each seed's offline split.
         config: Settings, the same for all seeds.
 
@@ -284,8 +284,8 @@ def train_heads(
     Args:
         config: settings.
         data: from `make_fit_data`; heads lie at `data.folder/head_<seed>_<hash>.msgpack`.
-        seeds: [S] of the runs.
-        label: of the policy, for the progress bar.
+        seeds: [S] seeds of the runs.
+        label: label of the policy, for the progress bar.
 
     Raises:
         ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.

@@ -73,7 +73,7 @@ def evaluate_head(
 
     Args:
         source: the dataset.
-        seeds: [S] of the heads and pools.
+        seeds: [S] seeds of the heads and pools.
         cache_dir: folder of cached heads.
         head: settings.
         progress: reports the training.
@@ -167,9 +167,9 @@ def evaluate_routers(
     Args:
         source: the dataset.
         routers: label -> router.
-        seeds: [S] of the pools.
+        seeds: [S] seeds of the pools.
         cache_dir: folder of cached fits.
-        one_seed: on whose offline split hyper-parameters are chosen once for all seeds.
+        one_seed: seed on whose offline split hyper-parameters are chosen once for all seeds.
         progress: reports the fits.
 
     Returns:

@@ -30,7 +30,7 @@ def choose_query_and_servers(
     Args:
         schedule: a name in `queueing.Schedule`, or its number.
         observation: the round.
-        utilities: [C, N] of each slot's query.
+        utilities: [C, N] utilities of each slot's query.
         uniform: [] in [0, 1), for the random rules.
         retry: `fallback` and `cache` take the servers offered least often to the query first; the
             other rules take the best servers, by `retries.revise_utilities`.

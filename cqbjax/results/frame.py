@@ -118,7 +118,7 @@ def tabulate_growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[in
 
     Args:
         points: as `results.load_points` returns them.
-        name: of the metric.
+        name: name of the metric.
         rounds: as in `tabulate_runs`.
 
     Returns:

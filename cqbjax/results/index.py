@@ -60,7 +60,7 @@ class RunRequest(NamedTuple):
     """The runs of a point that a study needs.
 
     Attributes:
-        name: of the point.
+        name: name of the point.
         key: its cache key.
         rates: arrival rates; [None] if the point is not extensible.
         seeds: like `rates`.
@@ -322,7 +322,7 @@ class ResultIndex:
         points that another process has stored since.
 
         Args:
-            points: that ran together, with cache keys in their manifests.
+            points: points that ran together, with cache keys in their manifests.
             replace: files that are replaced if they hold the same points.
 
         Returns:
@@ -374,7 +374,7 @@ def newest_policies(entries: Sequence[IndexEntry]) -> dict[str, str]:
     """Return label -> newest key.
 
     Args:
-        entries: of one point and key, the newest first.
+        entries: entries of one point and key, the newest first.
     """
     policies: dict[str, str] = {}
     for one in entries:

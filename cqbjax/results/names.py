@@ -15,10 +15,10 @@ class Style(NamedTuple):
 
     Attributes:
         name: as in the paper.
-        color: of line, marker and band.
+        color: colour of line, marker and band.
         dashes: line style of Matplotlib.
-        marker: of Matplotlib; empty: none.
-        width: of the line, in points.
+        marker: marker of Matplotlib; empty: no marker.
+        width: width of the line in points.
         on_top: whether it is drawn over other lines, as the paper's policies are.
     """
 

@@ -97,7 +97,8 @@ def join_parts(parts: Sequence[StoredPoint]) -> list[StoredPoint]:
     Policies are in the order in which they were first computed; rates and seeds increase.
 
     Args:
-        parts: of one cache key, the newest first; of the same run in two parts the newer is taken.
+        parts: parts with one cache key, the newest first; if two parts hold the same run, the newer
+            one is taken.
 
     Returns:
         One point; several complete ones if not all policies and rates have the same seeds.
@@ -131,7 +132,7 @@ def select_runs(
 
     Args:
         parts: the newest first; together they hold all of the runs.
-        labels: of policies; the oracle is included if it is stored.
+        labels: labels of policies; the oracle is included if it is stored.
         rates: arrival rates; [None]: all of the newest part.
         seeds: like `rates`.
     """

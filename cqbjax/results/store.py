@@ -42,7 +42,7 @@ def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Pa
         dataset: a point: `VARIABLES` over policy, arrival_rate, seed and round.
         manifest: as in `StoredPoint`.
         config: the resolved configuration, as YAML text.
-        path: of the file, which ends in `.nc`; parent folders are made.
+        path: path of the file, which ends in `.nc`; parent folders are created.
 
     Raises:
         ResultError: a variable, dimension or attribute is missing or cannot be stored.

@@ -28,7 +28,7 @@ class TableSection(NamedTuple):
     """A table of texts.
 
     Attributes:
-        headers: of its columns.
+        headers: headers of the columns.
         rows: cells.
         legend: a description of columns with the names of arrays, and further notes.
         lead: number of leading columns, which identify a row.

@@ -25,7 +25,7 @@ def draw_accepted(
 
     Args:
         draw: block number -> candidates [BLOCK, ...].
-        utilities: of contexts [I, ...]: [I, N].
+        utilities: contexts [I, ...] -> utilities [I, N].
         least: [] log-odds.
         size: K.
         horizon: T; a shorter run (`core.rng.RunLength`) draws only its own contexts.

@@ -164,7 +164,7 @@ def number_columns(
 
     Args:
         frame: with the columns as text or as numbers.
-        columns: [N] of the frame.
+        columns: [N] names of columns of the frame.
         path: the file, for the error.
         labels: [N] names of the columns in the file, for the error; "column '...'" when None.
 

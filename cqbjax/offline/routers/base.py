@@ -182,10 +182,10 @@ def cross_validate(
 
     Args:
         grid: values; a single one is returned without validation.
-        loss: of a value, the training rows and the held-out rows.
-        n: rows in all.
-        count: folds.
-        seed: of the folds.
+        loss: function (value, training rows, held-out rows) -> loss.
+        n: number of rows.
+        count: number of folds.
+        seed: seed of the folds.
     """
     if len(grid) == 1:
         return grid[0]
