@@ -26,7 +26,6 @@ from cqbjax.cli import (
 )
 from cqbjax.core import backend
 from cqbjax.engine import memory
-from cqbjax.engine import sweep as sweeping
 from cqbjax.experiments import grid, study_types
 from cqbjax.experiments.configs import CONF
 from reproduction import report as of_paper
@@ -62,8 +61,10 @@ def empty_folder(monkeypatch, tmp_path):
 def few_seeds(monkeypatch):
     """Limit each sweep to two seeds, because further seeds only add time."""
 
+    run = cqbjax.sweep
+
     def sweep(*arguments, num_seeds, **more):
-        return sweeping.sweep(*arguments, num_seeds=min(num_seeds, SEEDS), **more)
+        return run(*arguments, num_seeds=min(num_seeds, SEEDS), **more)
 
     monkeypatch.setattr(cqbjax, "sweep", sweep)
     # The minimum batch must not add seeds either.
