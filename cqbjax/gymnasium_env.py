@@ -34,7 +34,7 @@ from cqbjax.sources import Synthetic
 
 __all__ = ["GymnasiumEnv", "GymnasiumVectorEnv"]
 
-# Queue slots of an environment that is made by its id. Each observation contains all slots.
+# Queue slots of an environment that is made by its id; each observation contains all of them.
 CAPACITY = 64
 
 Arrays = dict[str, np.ndarray]
@@ -134,7 +134,7 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
         """Start a run for each seed, as in a sweep.
 
         Args:
-            seed: seed of the first run; the others have the seeds that follow. Or a list of all
+            seed: seed of the first run, and the following seeds for the others; or a list of all
                 seeds; None draws them.
             options: not used.
 
@@ -240,7 +240,7 @@ def _compile(
 
     Args:
         env: the functional environment.
-        num_envs: runs of a call; None: one run, without an axis.
+        num_envs: number of runs per call; None: one run, without an axis.
 
     Returns:
         `reset`, which takes seeds and returns instances, the packed state and packed results;

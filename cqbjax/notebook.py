@@ -42,7 +42,7 @@ def policy(label: str, **constants: Any) -> "Policy | OfflinePolicy":
 
 
 def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, Any]) -> Any:
-    """Return `policy(label, **constants)`, for keys of a study where the policy reads them."""
+    """Return `policy(label, **constants)`, with the keys of a study that the policy reads."""
     with _compose.initialize_hydra():
         files = {path.stem for one in _compose.list_folders() for path in one.glob("policy/*.yaml")}
         if label not in files | {*_compose.list_router_policies()}:
@@ -64,7 +64,7 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
 
 @functools.wraps(_sweep)
 def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments: Any) -> xr.Dataset:
-    """Make and train the policies, then run the engine's sweep, whose docstring this takes."""
+    """Instantiate and train the policies, then run the engine's sweep, which has the docstring."""
     if isinstance(policies, Sequence) and not isinstance(policies, str):
         policies = {label: label for label in policies}
     if isinstance(policies, Mapping):
@@ -88,7 +88,7 @@ def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments:
 
 
 def _find_policy(value: Any, study: Mapping[str, Any]) -> Any:
-    """Return the policy of a label, or of a router, whose queries are then served FIFO."""
+    """Return the policy of a label, or a router as a policy that serves FIFO."""
     if isinstance(value, str):
         return _make_policy(value, {}, study)
     return TrainedRouter(value) if hasattr(value, "tune") and hasattr(value, "fit") else value
@@ -101,8 +101,8 @@ def plot(data: xr.Dataset) -> "Figure":
         data: from `cqbjax.sweep` or `cqbjax.results.load`.
 
     Returns:
-        A figure, a row of two panels for each arrival rate; policies have the colours of all
-        figures.
+        A figure with a row of two panels for each arrival rate. Policies have the same colours as
+        in all figures.
 
     Raises:
         ValueError: `data` holds only the optimal policy.

@@ -28,10 +28,11 @@ class Outages(ServiceModel):
         servers: [n] numbers of the servers with outages, which are independent; None or empty: all.
         since: [N] the round in which each server joins; None or empty: all join in round 1.
         until: [N] the last round of each server; None or empty: all stay.
-        period: rounds after which the schedule repeats, such as those of a day; None: no schedule.
-        down_from: [N] the round of a period, from 1, in which each server goes down.
-        down_rounds: [N] for how many rounds, past the period's end too; 0: never, as with None or
-            empty.
+        period: number of rounds after which the schedule repeats, such as the rounds of a day;
+            None: no schedule.
+        down_from: [N] the round of the period, counted from 1, in which each server goes down.
+        down_rounds: [N] number of rounds for which each server is then down, which may extend into
+            the next period; 0, None or empty: never.
     """
 
     share: Array | float = 0.0

@@ -89,8 +89,8 @@ def draw_classes(
     """Draw the class of each round's arrival; contexts are unit vectors.
 
     Args:
-        key: of the run.
-        utilities: [I, N] of each class and server.
+        key: key of the run.
+        utilities: [I, N] utility of each server for each class.
         shares: [I] share of each class among arrivals; None: equal.
         problem: the shapes.
     """

@@ -9,7 +9,7 @@ from cqbjax.core.pytree import Numbers, convert_lists, pytree
 from cqbjax.core.types import Problem, Workload
 from cqbjax.sources.coin import draw_classes
 
-# Probabilities of 0 and 1 have infinite log-odds: they are moved inside by this much.
+# Probabilities of 0 and 1 would have infinite log-odds: they are moved inside by this much.
 MARGIN = 1e-6
 
 
@@ -24,8 +24,8 @@ class SuccessProbabilities:
     less than that of independent attempts, 1 - prod_S (1 - p_ji).
 
     Attributes:
-        matrix: [N, I] success probability of each LLM for each kind of prompt, in [0, 1]; 0 and 1
-            are moved inside by 1e-6.
+        matrix: [N, I] success probability of each LLM for each kind of prompt, in [0, 1]; 0 becomes
+            1e-6, and 1 becomes 1 - 1e-6.
         weights: [I] share of each kind among arrivals, in any unit; None or empty: equal.
     """
 
@@ -37,10 +37,10 @@ class SuccessProbabilities:
         convert_lists(self, "matrix", "weights")
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the shapes: a table row for each kind, with a unit vector as context.
+        """Return the shapes: the table has one row per kind, with a unit vector as context.
 
         Raises:
-            ValueError: the matrix has not two axes.
+            ValueError: the matrix does not have two axes.
         """
         if len(np.shape(self.matrix)) != 2:
             raise ValueError("matrix must have a row for each LLM, and as many numbers in each")
@@ -70,7 +70,7 @@ class SuccessProbabilities:
                 )
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return the queries a round that FIFO serves with uniform assortments."""
+        """Return how many queries per round FIFO serves with uniform assortments."""
         departs = mnl.mean_departure_rate(np.asarray(self._log_odds()), K)
         return float(1 / np.average(1 / departs, weights=self.weights))
 

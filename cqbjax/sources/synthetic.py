@@ -54,9 +54,9 @@ class Synthetic:
         dim: d.
         parameters: `disjoint` (one context x in R^d, one theta_j per server) or `shared` (one
             context per server, one theta).
-        reference_rate: the rate of the slackness condition in place of the arrival rate, so that a
-            seed has the same queries at every load (its theta* is the same in any case); None: the
-            arrival rate, as in the paper.
+        reference_rate: the rate in the slackness condition, in place of the arrival rate, so that a
+            seed has the same contexts at every arrival rate (its theta* is the same in any case);
+            None: the arrival rate, as in the paper.
     """
 
     slackness: Array | float = 0.03
