@@ -113,7 +113,7 @@ class Env:
         arrival_rate: queries per round.
         problem: the static shapes.
         capacity: C, queue slots.
-        mixed: whether actions mark the servers that they offer (`Action.shown`).
+        mixed: whether actions mark the servers that they offer (`Action.offered`).
         spaces: name -> (shape, dtype, minimum, maximum) of each array of an observation.
     """
 
@@ -129,7 +129,7 @@ class Env:
             horizon: T, rounds.
             K: servers offered per query.
             capacity: C; a longer queue loses queries (`StepInfo.overflow`).
-            mixed: whether actions mark the servers that they offer (`Action.shown`).
+            mixed: whether actions mark the servers that they offer (`Action.offered`).
 
         Raises:
             ValueError: for arguments out of range and for several service channels.
@@ -175,7 +175,7 @@ class Env:
         rate = jnp.asarray(self.arrival_rate, float)
         instance = simulate.draw_instance(key, self.source, rate, self.problem)
         if instance.dynamics is not None and (
-            instance.dynamics.lasting or instance.dynamics.delay > 0
+            instance.dynamics.multi_round or instance.dynamics.delay > 0
         ):
             raise ValueError(
                 "an environment returns the outcome of an action at once: use service times of one "

@@ -254,7 +254,7 @@ def _compile(
         queue, available = seen.queue, seen.available
         observed: dict[str, Any] = {
             "features": seen.features, "arrived": queue.arrived, "served": queue.served,
-            "shown": queue.shown, "round": seen.round,
+            "shown": queue.offer_counts, "round": seen.round,
             "available": jnp.ones(problem.num_servers) if available is None else available,
         }  # fmt: skip
         types = {name: dtype for name, (_, dtype, _, _) in env.spaces.items()}

@@ -24,7 +24,7 @@ NAMING = "without names"
 
 
 def configure(cache_dir: pathlib.Path | None = None) -> None:
-    """Prepare JAX, before its first array.
+    """Configure JAX; call it before the first array.
 
     JAX gets one CPU device per core, so that the runs of a sweep are spread over the cores.
     Products of float32 have full precision (a GPU's default rounds them to 10 bits). Compiled
@@ -37,8 +37,8 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", cores or 1)
     jax.config.update("jax_default_matmul_precision", "highest")
-    named = cache_dir or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    folder = named or programs_folder(user_cache() / "xla")
+    folder = cache_dir or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = folder or programs_folder(user_cache() / "xla")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -66,8 +66,8 @@ def _watch_forks() -> None:
 
 @functools.cache
 def _warn_of_forks() -> None:
-    said = f"a process that is forked after a sweep cannot compute with JAX: {SPAWN}"
-    warnings.warn(said, RuntimeWarning, stacklevel=2)
+    text = f"a process that is forked after a sweep cannot compute with JAX: {SPAWN}"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def programs_folder(parent: pathlib.Path) -> pathlib.Path:
@@ -76,9 +76,9 @@ def programs_folder(parent: pathlib.Path) -> pathlib.Path:
     Nodes of a cluster may share a home folder and have different processors. A program compiled
     for another processor fails to load, or crashes at an unknown instruction.
     """
-    can = f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
-    mark = hashlib.sha256(f"{can} jaxlib {jaxlib.__version__} {NAMING}".encode()).hexdigest()[:12]
-    return parent / mark
+    features = f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
+    text = f"{features} jaxlib {jaxlib.__version__} {NAMING}"
+    return parent / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def compile_lowered(
@@ -138,5 +138,5 @@ def _cpuinfo(*fields: str) -> str:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
         return ""
-    said = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in said if name.strip() in fields), "")
+    entries = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in entries if name.strip() in fields), "")

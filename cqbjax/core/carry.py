@@ -46,19 +46,19 @@ class Attempt(NamedTuple):
 
 
 class PendingFeedback(NamedTuple):
-    """The feedback of an attempt, which the policy receives at once or later.
+    """The feedback of an attempt, until the policy learns from it.
 
     Attributes:
-        query: the queue's entry of the slot when the attempt ended, leaves [...].
-        action: the query's slot and the servers.
-        choice: [] int32 the reported choice; it is wrong if the user only pretends satisfaction.
-        heard: [] bool whether the policy receives the feedback.
+        query: the slot's entry in the queue when the attempt ended, leaves [...].
+        action: the query and the servers.
+        choice: [] int32 the choice as reported to the service.
+        arrives: [] bool False where the feedback is lost or there was no attempt.
     """
 
     query: Any
     action: Action
     choice: Array
-    heard: Array
+    arrives: Array
 
 
 class DynamicsState(NamedTuple):
@@ -118,7 +118,7 @@ class Carry(NamedTuple):
 
 
 def start(
-    policy: Policy, problem: Problem, instance: Instance, capacity: int, watched: bool = False,
+    policy: Policy, problem: Problem, instance: Instance, capacity: int, checked: bool = False,
     recording: Sequence[Recorder] = STANDARD,
 ) -> Carry:  # fmt: skip
     """Return the state before round 1: an empty queue of `capacity` slots.
@@ -128,27 +128,29 @@ def start(
         problem: the static settings.
         instance: the part of the run that is fixed before round 1.
         capacity: C.
-        watched: whether every action is checked against the contract.
+        checked: whether every action is checked against the contract.
         recording: the recorders.
     """
-    one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     needs = read_needs(policy)
     counted = problem.num_servers if needs.offer_counts else None
     several = problem.max_arrivals > 1
-    moving = several or instance.workload.log is not None
-    numbered = several and any(one.numbered for one in recording)
+    numbered = several and any(recorder.numbered for recorder in recording)
     queue = queueing.empty_queue(capacity, counted, needs.entry_rounds, numbered)
+    gathered = problem.pooled or several or instance.workload.log is not None
+    # None rather than an empty array, on which jaxlib 0.11 crashes with several devices.
+    slot_features = None
+    if needs.contexts and not gathered:
+        slot_features = jnp.zeros((*problem.contexts_shape[1:], capacity))
     return Carry(
         queue,
-        # Not an empty array: jaxlib 0.11 crashes on one in a program for several devices.
-        None if problem.pooled or moving or not needs.contexts else jnp.zeros((*one, capacity)),
+        slot_features,
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.workload.contexts),
         recorders.start(recording, problem),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
-        contract.empty_breach(problem) if watched else None,
+        contract.empty_breach(problem) if checked else None,
         None
         if instance.dynamics is None
         else _start_dynamics(policy, problem, instance.dynamics, queue),
@@ -158,23 +160,22 @@ def start(
 def _start_dynamics(
     policy: Policy, problem: Problem, dynamics: Dynamics, queue: Queue
 ) -> DynamicsState:
-    """Return the state of the dynamics before round 1."""
-    none, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
+    """Return the state of an empty system."""
+    zeros, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
     size = problem.assortment_size
     marked = read_needs(policy).smaller_assortments or (problem.outages and size > 1)
     action = blank_action(size, marked)
-    idle = late = None
-    if dynamics.lasting:
-        lead = () if problem.channels == 1 else (problem.channels,)
-        utilities, none_here = jnp.zeros(problem.num_servers), action.explored
-        answered = none_here if problem.outages else None
-        idle = _repeat(Attempt(action, utilities, zero, none_here, zero, answered), lead)
+    false = action.explored
+
+    def repeat(tree: Any, *axes: int) -> Any:
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*axes, *leaf.shape)), tree)
+
+    attempts = pending = None
+    if dynamics.multi_round:
+        utilities, answered = jnp.zeros(problem.num_servers), false if problem.outages else None
+        free = Attempt(action, utilities, zero, false, zero, answered)
+        attempts = free if problem.channels == 1 else repeat(free, problem.channels)
     if dynamics.delay > 0:
-        nothing = PendingFeedback(queueing.slot_entry(queue, zero), action, zero, action.explored)
-        late = _repeat(nothing, (dynamics.delay, problem.channels))
-    return DynamicsState(none, None if dynamics.patience is None else none, idle, late)
-
-
-def _repeat(tree: Any, lead: tuple[int, ...]) -> Any:
-    """Repeat a tree along leading axes."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*lead, *leaf.shape)), tree)
+        empty = PendingFeedback(queueing.slot_entry(queue, zero), action, zero, false)
+        pending = repeat(empty, dynamics.delay, problem.channels)
+    return DynamicsState(zeros, None if dynamics.patience is None else zeros, attempts, pending)

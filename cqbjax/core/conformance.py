@@ -40,8 +40,8 @@ def check_policy(policy: Policy, problem: Problem) -> None:
         ContractError: naming the part, and what is allowed.
     """
 
-    def one_round(policy: Policy, world: Workload, round_: Array, told: Any) -> Any:
-        instance = simulate.Instance(rng.run_key(0), world, jnp.zeros(0), jnp.zeros(0))
+    def play_round(policy: Policy, workload: Workload, round_: Array, feedback: Any) -> Any:
+        instance = simulate.Instance(rng.run_key(0), workload, jnp.zeros(0), jnp.zeros(0))
         carry = simulate.start(policy, problem, instance, problem.horizon)
         seen = simulate.observe(policy, problem, instance, carry, round_)
         action = policy.select(rng.run_key(0), carry.state, seen)
@@ -49,22 +49,22 @@ def check_policy(policy: Policy, problem: Problem) -> None:
             isinstance(action, Action),
             f"select must return an Action, and it returns {type(action).__name__}",
         )
-        return carry.state, action, policy.update(carry.state, seen, action, told)
+        return carry.state, action, policy.update(carry.state, seen, action, feedback)
 
     number = None if problem.channels == 1 else _int32(())
-    told = Feedback(_int32(()), _bool(()), number)
+    feedback = Feedback(_int32(()), _bool(()), number)
     before, action, after = jax.eval_shape(
-        one_round, policy, _workload_shapes(problem), _int32(()), told
+        play_round, policy, _workload_shapes(problem), _int32(()), feedback
     )
     servers = (problem.assortment_size,)
     _check_fields("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),
            explored=((), jnp.bool_))  # fmt: skip
     if read_needs(policy).smaller_assortments:
-        _check_fields("Action", "select", action, shown=(servers, jnp.bool_))
+        _check_fields("Action", "select", action, offered=(servers, jnp.bool_))
     else:
         require(
-            action.shown is None,
-            "select must leave Action.shown out, or the policy's needs must "
+            action.offered is None,
+            "select must leave Action.offered out, or the policy's needs must "
             "say smaller_assortments=True",
         )
     require(
@@ -97,36 +97,32 @@ def check_source(source: Source, problem: Problem) -> None:
     )
 
     def draw(source: Source, rate: Array) -> tuple[Workload, Any]:
-        key, own = rng.run_key(0), None
-        world = source.draw_workload(key, rate, problem)
+        key, arrivals = rng.run_key(0), None
+        workload = source.draw_workload(key, rate, problem)
         require(
-            isinstance(world, Workload),
-            f"draw_workload must return a Workload, and it returns {type(world).__name__}",
+            isinstance(workload, Workload),
+            f"draw_workload must return a Workload, and it returns {type(workload).__name__}",
         )
         if draws_arrivals(source):
-            own = source.draw_arrivals(key, rate, problem.horizon)
-        return world, own
+            arrivals = source.draw_arrivals(key, rate, problem.horizon)
+        return workload, arrivals
 
     rate = jax.ShapeDtypeStruct((), jnp.result_type(float))
-    world, own = jax.eval_shape(draw, source, rate)
-    wanted = _workload_shapes(problem, world.log is not None)
-    _check_fields("Workload", "draw_workload", world, **_shapes(wanted))
-    if wanted.log is not None:
-        _check_fields("Workload.log", "draw_workload", world.log, **_shapes(wanted.log))
+    workload, arrivals = jax.eval_shape(draw, source, rate)
+    wanted = _workload_shapes(problem, workload.log is not None)
+    parts = [("Workload", workload, wanted)]
+    parts += [] if wanted.log is None else [("Workload.log", workload.log, wanted.log)]
+    for name, part, shapes in parts:
+        arrays = {key: leaf for key, leaf in shapes._asdict().items() if hasattr(leaf, "dtype")}
+        wanted_fields = {key: (leaf.shape, leaf.dtype) for key, leaf in arrays.items()}
+        _check_fields(name, "draw_workload", part, **wanted_fields)
     if draws_arrivals(source):
-        kind = jnp.dtype(jnp.bool_ if most == 1 else jnp.int32)
-        fine = getattr(own, "shape", None) == (problem.horizon,) and own.dtype == kind
+        dtype = jnp.dtype(jnp.bool_ if most == 1 else jnp.int32)
         require(
-            fine,
-            f"draw_arrivals must return {kind}[{problem.horizon}], and it returns "
-            f"{_describe_array(own)}",
+            _has_type(arrivals, (problem.horizon,), dtype),
+            f"draw_arrivals must return {dtype}[{problem.horizon}], and it returns "
+            f"{_describe_array(arrivals)}",
         )
-
-
-def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Return the shapes and types of a named tuple's arrays."""
-    there = {field: of for field, of in tree._asdict().items() if hasattr(of, "dtype")}
-    return {field: (of.shape, of.dtype) for field, of in there.items()}
 
 
 def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Problem) -> None:
@@ -141,37 +137,34 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
         ValueError: naming the recorder, and what is allowed.
     """
 
-    def one_round(world: Workload, round_: Array) -> tuple[Any, Any]:
+    def play_round(workload: Workload, round_: Array) -> tuple[Any, Any]:
         rounds = jnp.zeros(problem.horizon)
-        arrives = rounds > 0 if problem.max_arrivals == 1 else rounds.astype(jnp.int32)
-        rules, choice = None, rounds
+        arrivals = rounds > 0 if problem.max_arrivals == 1 else rounds.astype(jnp.int32)
+        dynamics, choice = None, rounds
         if problem.channels > 1:
-            rules, choice = (
-                Dynamics((), (), (), (), None),
-                jnp.zeros((len(rounds), problem.channels)),
-            )
-        instance = simulate.Instance(rng.run_key(0), world, arrives, choice, rules)
+            dynamics = Dynamics((), (), (), (), None)
+            choice = jnp.zeros((problem.horizon, problem.channels))
+        instance = simulate.Instance(rng.run_key(0), workload, arrivals, choice, dynamics)
         carry = simulate.start(policy, problem, instance, problem.horizon, recording=recorders)
         after, _ = simulate.run_round(policy, problem, instance, carry, round_, recording=recorders)
         return carry.recorded, after.recorded
 
-    before, after = jax.eval_shape(one_round, _workload_shapes(problem), _int32(()))
+    before, after = jax.eval_shape(play_round, _workload_shapes(problem), _int32(()))
     sizes: dict[str, int] = {}
-    for one in recorders:
-        if pytree.signature_of(before[one.name]) != pytree.signature_of(after[one.name]):
+    for recorder in recorders:
+        name, dims = recorder.name, recorder.dims
+        if pytree.signature_of(before[name]) != pytree.signature_of(after[name]):
+            raise ValueError(f"recorder {name} must keep its state's shapes and types in update")
+        shape = jax.eval_shape(recorder.read, after[name]).shape
+        if len(shape) != len(dims):
             raise ValueError(
-                f"recorder {one.name} must keep its state's shapes and types in update"
-            )
-        shape = jax.eval_shape(one.read, after[one.name]).shape
-        if len(shape) != len(one.dims):
-            raise ValueError(
-                f"recorder {one.name} must read an array over dims={list(one.dims)}, and reads one "
+                f"recorder {name} must read an array over dims={list(dims)}, and reads one "
                 f"of shape {list(shape)}"
             )
-        for dim, size in zip(one.dims, shape, strict=True):
+        for dim, size in zip(dims, shape, strict=True):
             if sizes.setdefault(dim, size) != size:
                 raise ValueError(
-                    f"recorder {one.name} reads {size} along {dim}, and another one {sizes[dim]}"
+                    f"recorder {name} reads {size} along {dim}, and another one {sizes[dim]}"
                 )
 
 
@@ -189,16 +182,19 @@ def check_users(users: UserModel, problem: Problem) -> None:
 
     def draw(users: UserModel, attempts: Array) -> tuple[Any, Any]:
         drawn = users.draw(rng.run_key(0), problem)
-        _check_leading_axes(drawn, lead, "[T, c, ...], a number for each round and place")
-        said = users.react(jax.tree.map(lambda leaf: leaf[0, 0], drawn), attempts)
-        told = type(said).__name__
-        require(isinstance(said, Reaction), f"react must return a Reaction, and it returns {told}")
-        return users.draw_patience(rng.run_key(0), problem), said
+        _check_leading_axes(drawn, lead, "[T, c, ...], for each round and channel")
+        reaction = users.react(jax.tree.map(lambda leaf: leaf[0, 0], drawn), attempts)
+        require(
+            isinstance(reaction, Reaction),
+            f"react must return a Reaction, and it returns {type(reaction).__name__}",
+        )
+        return users.draw_patience(rng.run_key(0), problem), reaction
 
-    borne, said = jax.eval_shape(draw, users, _int32(()))
-    truth, whole = ((), jnp.bool_), ((), jnp.int32)
-    _check_fields("Reaction", "react", said, leaves=truth, pretends=truth, away=whole)
-    _check_optional("draw_patience", borne, (problem.horizon, problem.max_arrivals), jnp.int32)
+    patience, reaction = jax.eval_shape(draw, users, _int32(()))
+    flag, rounds = ((), jnp.bool_), ((), jnp.int32)
+    _check_fields("Reaction", "react", reaction, abandons=flag, looks_satisfied=flag,
+           return_delay=rounds)  # fmt: skip
+    _check_optional("draw_patience", patience, (problem.horizon, problem.max_arrivals), jnp.int32)
 
 
 def check_service(service: ServiceModel, problem: Problem) -> None:
@@ -212,41 +208,46 @@ def check_service(service: ServiceModel, problem: Problem) -> None:
         ContractError: naming the part, and what is allowed.
     """
 
-    def draw(service: ServiceModel, place: Array, prompt: Array, servers: Array) -> tuple[Any, ...]:
+    def draw(
+        service: ServiceModel, channel: Array, prompt: Array, servers: Array
+    ) -> tuple[Any, ...]:
         drawn = service.draw(rng.run_key(0), problem)
-        _check_leading_axes(drawn, (problem.horizon,), "[T, ...], something for each round")
-        mine = jax.tree.map(lambda leaf: leaf[0], drawn)
+        _check_leading_axes(drawn, (problem.horizon,), "[T, ...], for each round")
+        first = jax.tree.map(lambda leaf: leaf[0], drawn)
         return (
-            service.available(mine), service.service_time(mine, place, prompt, servers),
-            service.feedback_arrives(mine, place), service.prices(mine),
+            service.available(first), service.service_time(first, channel, prompt, servers),
+            service.feedback_arrives(first, channel), service.prices(first),
         )  # fmt: skip
 
-    asked = _int32(()), _int32(()), _int32((problem.assortment_size,))
-    available, takes, hears, prices = jax.eval_shape(draw, service, *asked)
+    arguments = _int32(()), _int32(()), _int32((problem.assortment_size,))
+    available, service_time, arrives, prices = jax.eval_shape(draw, service, *arguments)
     _check_optional("available", available, (problem.num_servers,), jnp.bool_)
-    _check_optional("service_time", takes, (), jnp.int32)
-    _check_optional("feedback_arrives", hears, (), jnp.bool_)
+    _check_optional("service_time", service_time, (), jnp.int32)
+    _check_optional("feedback_arrives", arrives, (), jnp.bool_)
     _check_optional("prices", prices, (problem.num_servers,), jnp.result_type(float))
-    lasting = takes is None or service.lasting is True
-    require(lasting, "service_time says how long attempts last, and needs lasting = True")
+    require(
+        service_time is None or service.multi_round is True,
+        "a model with a method service_time needs multi_round = True",
+    )
 
 
 def _check_leading_axes(drawn: Any, lead: tuple[int, ...], wanted: str) -> None:
     """Check the leading axes of all draws."""
     for leaf in jax.tree.leaves(drawn):
-        fine = getattr(leaf, "shape", ())[: len(lead)] == lead
         require(
-            fine,
+            getattr(leaf, "shape", ())[: len(lead)] == lead,
             f"draw must return arrays {wanted}, here {list(lead)}, and returns "
             f"{_describe_array(leaf)}",
         )
 
 
-def _check_optional(method: str, said: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Check the shape and type of a return value that may be None."""
-    fine = said is None or (getattr(said, "shape", None) == shape and said.dtype == dtype)
+def _check_optional(method: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    """Check the value of a method that may return None."""
     wanted = f"{jnp.dtype(dtype)}{list(shape)}"
-    require(fine, f"{method} must return {wanted} or None, and it returns {_describe_array(said)}")
+    require(
+        value is None or _has_type(value, shape, dtype),
+        f"{method} must return {wanted} or None, and it returns {_describe_array(value)}",
+    )
 
 
 _int32: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
@@ -254,9 +255,9 @@ _bool: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bool_)
 
 
 def _workload_shapes(problem: Problem, logged: bool = False) -> Workload:
-    """Return the shapes and types of a run's workload."""
-    rows, most = problem.num_rows, problem.max_arrivals
-    several = () if most == 1 else (most,)
+    """Return the shapes of a workload."""
+    rows = problem.num_rows
+    several = () if problem.max_arrivals == 1 else (problem.max_arrivals,)
     real: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
     return Workload(
         real(problem.contexts_shape), real((rows, problem.num_servers)),
@@ -268,15 +269,19 @@ def _workload_shapes(problem: Problem, logged: bool = False) -> Workload:
     )  # fmt: skip
 
 
-def _check_fields(kind: str, method: str, made: Any, **wanted: tuple[tuple[int, ...], Any]) -> None:
+def _check_fields(name: str, method: str, part: Any, **wanted: tuple[tuple[int, ...], Any]) -> None:
     """Check the shapes and types of a named tuple's fields."""
     for field, (shape, dtype) in wanted.items():
-        value = getattr(made, field)
+        value = getattr(part, field)
         require(
-            getattr(value, "shape", None) == shape and value.dtype == dtype,
-            f"{kind}.{field} must be {jnp.dtype(dtype)}{list(shape)}, and {method} returns "
+            _has_type(value, shape, dtype),
+            f"{name}.{field} must be {jnp.dtype(dtype)}{list(shape)}, and {method} returns "
             f"{_describe_array(value)}",
         )
+
+
+def _has_type(value: Any, shape: tuple[int, ...], dtype: Any) -> bool:
+    return getattr(value, "shape", None) == shape and value.dtype == dtype
 
 
 def _describe_array(value: Any) -> str:
@@ -298,7 +303,7 @@ INSTANCE_FAULTS = (
 MODEL_FAULTS = (
     "draw must return numbers, and some are NaN",
     "draw_patience must return at least 1 round",
-    "react must return away of at least 1 round",
+    "react must return a return_delay of at least 1 round",
     "service_time must return at least 1 round",
     "prices must be finite and not negative",
 )
@@ -307,96 +312,98 @@ PROBED_ATTEMPTS = (1, 2, 3, 10, 100)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def instance_faults(problem: Problem, world: Workload, arrives: Array) -> Array:
-    """Return the fault of each instance: [S], 0 or the position in `INSTANCE_FAULTS` from 1.
+def instance_faults(problem: Problem, workload: Workload, arrivals: Array) -> Array:
+    """Return the first fault of each instance of a batch: [S], 0 or a number of `INSTANCE_FAULTS`.
 
     Args:
-        problem: the static settings.
-        world: workloads, leaves [S, ...].
-        arrives: [S, T] A(t), or the number of arrivals.
+        problem: shapes.
+        workload: leaves [S, ...].
+        arrivals: [S, T] A(t), or numbers of arrivals.
     """
 
-    def one(world: Workload, arrives: Array) -> Array:
-        prompts, most = world.prompts, problem.max_arrivals
-        rows = world.arrival_rows.reshape(-1, most)
-        following = jnp.zeros(1, int) if world.log is None else world.log.next
-        coming = jnp.arange(most) < arrives[:, None]
+    def find_fault(workload: Workload, arrivals: Array) -> Array:
+        prompts, most = workload.prompts, problem.max_arrivals
+        rows = workload.arrival_rows.reshape(-1, most)
+        next_rows = jnp.zeros(1, int) if workload.log is None else workload.log.next
+        arrive = jnp.arange(most) < arrivals[:, None]
         return _first_fault(
-            ~jnp.all(jnp.isfinite(world.contexts)),
-            ~jnp.all(jnp.isfinite(world.utilities)),
-            jnp.any(coming & ((rows < 0) | (rows >= problem.num_rows))),
+            ~jnp.all(jnp.isfinite(workload.contexts)),
+            ~jnp.all(jnp.isfinite(workload.utilities)),
+            jnp.any(arrive & ((rows < 0) | (rows >= problem.num_rows))),
             jnp.any((prompts < 0) | (prompts >= (problem.num_prompts or problem.num_rows))),
-            jnp.any((arrives < 0) | (arrives > most)),
-            jnp.any((following < 0) | (following >= problem.num_rows)),
+            jnp.any((arrivals < 0) | (arrivals > most)),
+            jnp.any((next_rows < 0) | (next_rows >= problem.num_rows)),
         )
 
-    return jax.vmap(one)(world, arrives)
+    return jax.vmap(find_fault)(workload, arrivals)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def model_faults(problem: Problem, rules: Dynamics, arrives: Array) -> Array:
-    """Return the faults of each user model, then of each service model: [S, n].
-
-    A fault is 0 or the position in `MODEL_FAULTS` from 1.
+def model_faults(problem: Problem, dynamics: Dynamics, arrivals: Array) -> Array:
+    """Return the first fault of each user model and then each service model of a batch: [S, n].
 
     Args:
-        problem: the static settings.
-        rules: models and draws, leaves [S, ...].
-        arrives: [S, T] A(t).
+        problem: shapes.
+        dynamics: leaves [S, ...].
+        arrivals: [S, T] A(t), which have the batch's axis even if the models drew nothing.
+
+    Returns:
+        0 or a number of `MODEL_FAULTS`.
     """
 
-    def one(rules: Dynamics, _: Array) -> Array:
-        users = zip(rules.users, rules.user_draws, strict=True)
-        service = zip(rules.service, rules.service_draws, strict=True)
+    def find_faults(dynamics: Dynamics, _: Array) -> Array:
+        users = zip(dynamics.users, dynamics.user_draws, strict=True)
+        service = zip(dynamics.service, dynamics.service_draws, strict=True)
         return jnp.stack([
-            *(_user_fault(kind, drawn, rules.patience) for kind, drawn in users),
-            *(_service_fault(problem, kind, drawn) for kind, drawn in service),
+            *(_user_fault(model, drawn, dynamics.patience) for model, drawn in users),
+            *(_service_fault(problem, model, drawn) for model, drawn in service),
         ])  # fmt: skip
 
-    return jax.vmap(one)(rules, arrives)
+    return jax.vmap(find_faults)(dynamics, arrivals)
 
 
 def _user_fault(users: UserModel, drawn: Any, patience: Array | None) -> Array:
     """Return the fault of a user model in one run: []."""
 
-    def away(mine: Any) -> Array:
-        return jnp.stack([users.react(mine, jnp.int32(n)).away for n in PROBED_ATTEMPTS])
+    def return_delay(drawn: Any) -> Array:
+        reactions = [users.react(drawn, jnp.int32(n)) for n in PROBED_ATTEMPTS]
+        return jnp.stack([reaction.return_delay for reaction in reactions])
 
-    hasty = jnp.bool_(False)
+    short_patience = jnp.bool_(False)
     if patience is not None and type(users).draw_patience is not UserModel.draw_patience:
-        hasty = jnp.any(patience < 1)
-    return _first_fault(_has_nan(drawn), hasty, jnp.any(_map_draws(away, drawn, 2) < 1))
+        short_patience = jnp.any(patience < 1)
+    short_delay = jnp.any(_map_draws(return_delay, drawn, 2) < 1)
+    return _first_fault(_has_nan(drawn), short_patience, short_delay)
 
 
 def _service_fault(problem: Problem, service: ServiceModel, drawn: Any) -> Array:
     """Return the fault of a service model in one run: []."""
     servers = jnp.arange(problem.num_servers, dtype=jnp.int32)
-    some = servers[: problem.assortment_size], servers[-problem.assortment_size :]
-    prompts = (0, (problem.num_prompts or problem.num_rows) - 1)
-    channels = range(problem.channels)
+    assortments = servers[: problem.assortment_size], servers[-problem.assortment_size :]
+    prompts = map(jnp.int32, (0, (problem.num_prompts or problem.num_rows) - 1))
+    channels = map(jnp.int32, range(problem.channels))
+    arguments = list(itertools.product(channels, prompts, assortments))
 
-    def service_time(mine: Any) -> Array:
-        asked = itertools.product(map(jnp.int32, channels), map(jnp.int32, prompts), some)
-        said = [service.service_time(mine, *one) for one in asked]
-        return jnp.stack([jnp.int32(1) if rounds is None else rounds for rounds in said])
+    def service_time(drawn: Any) -> Array:
+        times = [service.service_time(drawn, *args) for args in arguments]
+        return jnp.stack([jnp.int32(1) if rounds is None else rounds for rounds in times])
 
-    def prices(mine: Any) -> Array:
-        said = service.prices(mine)
-        return jnp.ones(1) if said is None else said
+    def prices(drawn: Any) -> Array:
+        factors = service.prices(drawn)
+        return jnp.ones(1) if factors is None else factors
 
-    factors, fine = _map_draws(prices, drawn, 1), jnp.bool_(False)
-    wrong = ~jnp.all(jnp.isfinite(factors) & (factors >= 0))
-    return _first_fault(
-        _has_nan(drawn), fine, fine, jnp.any(_map_draws(service_time, drawn, 1) < 1), wrong
-    )
+    factors, valid = _map_draws(prices, drawn, 1), jnp.bool_(False)
+    wrong_prices = ~jnp.all(jnp.isfinite(factors) & (factors >= 0))
+    short_time = jnp.any(_map_draws(service_time, drawn, 1) < 1)
+    return _first_fault(_has_nan(drawn), valid, valid, short_time, wrong_prices)
 
 
-def _map_draws(say: Any, drawn: Any, axes: int) -> Array:
-    """Map a function over the first `axes` axes of all draws."""
+def _map_draws(function: Any, drawn: Any, axes: int) -> Array:
+    """Map a function over the leading axes of drawn arrays."""
     for _ in range(axes if jax.tree.leaves(drawn) else 0):
-        say = jax.vmap(say)
-    said: Array = say(drawn)
-    return said
+        function = jax.vmap(function)
+    values: Array = function(drawn)
+    return values
 
 
 def _has_nan(drawn: Any) -> Array:
@@ -405,9 +412,9 @@ def _has_nan(drawn: Any) -> Array:
     return jnp.any(jnp.stack([jnp.any(jnp.isnan(leaf)) for leaf in reals] or [jnp.bool_(False)]))
 
 
-def _first_fault(*wrong: Array) -> Array:
-    """Return the position of the first True, from 1, or 0 without one: []."""
-    return jnp.select(wrong, range(1, len(wrong) + 1), 0)
+def _first_fault(*faults: Array) -> Array:
+    """Return the number of the first fault, from 1; 0 without a fault: [] int32."""
+    return jnp.select(faults, range(1, len(faults) + 1), 0)
 
 
 def find_faults(
@@ -424,14 +431,14 @@ def find_faults(
         For each third-party part: its name, the possible faults as sentences, and for each run 0 or
         the position of its fault from 1: [S].
     """
-    rules, own = instance.dynamics, find_third_party(base_source(source))
-    if own is not None:
+    dynamics, user_defined = instance.dynamics, find_third_party(base_source(source))
+    if user_defined is not None:
         faults = instance_faults(problem, instance.workload, instance.arrivals)
-        yield f"source {type(own).__name__}", INSTANCE_FAULTS, np.asarray(faults)
-    if rules is None or not any(map(is_third_party, (*rules.users, *rules.service))):
+        yield f"source {type(user_defined).__name__}", INSTANCE_FAULTS, np.asarray(faults)
+    if dynamics is None or not any(map(is_third_party, (*dynamics.users, *dynamics.service))):
         return
-    wrong = np.asarray(model_faults(problem, rules, instance.arrivals))
-    for place, kind in enumerate((*rules.users, *rules.service)):
-        group = "users" if place < len(rules.users) else "service"
-        if is_third_party(kind):
-            yield f"{group} {type(kind).__name__}", MODEL_FAULTS, wrong[:, place]
+    faults = np.asarray(model_faults(problem, dynamics, instance.arrivals))
+    for number, model in enumerate((*dynamics.users, *dynamics.service)):
+        group = "users" if number < len(dynamics.users) else "service"
+        if is_third_party(model):
+            yield f"{group} {type(model).__name__}", MODEL_FAULTS, faults[:, number]

@@ -38,20 +38,17 @@ REPLACED_BY_NEEDS = {
 
 
 class ContractError(ValueError):
-    """A class or value breaks the contract of `cqbjax.core.types` or `cqbjax.core.scenario`.
-
-    The message is one sentence that names the part of the contract.
-    """
+    """A breach of the contract of `cqbjax.core.types` or `core.scenario`, in one sentence."""
 
 
-def require(holds: bool, otherwise: str) -> None:
-    """Raise ContractError with the message `otherwise` unless `holds`."""
-    if not holds:
-        raise ContractError(otherwise)
+def require(condition: bool, message: str) -> None:
+    """Raise ContractError unless a condition of the contract holds."""
+    if not condition:
+        raise ContractError(message)
 
 
 def policy_error(policy: Any, problem: Problem) -> str | None:
-    """Return why a policy is not defined for a problem, or None if it is defined."""
+    """Return why a policy does not accept a problem; None if it does."""
     try:
         if hasattr(policy, "check"):
             policy.check(problem)
@@ -61,21 +58,20 @@ def policy_error(policy: Any, problem: Problem) -> str | None:
 
 
 @contextmanager
-def prefix_errors(whose: str) -> Iterator[None]:
-    """Put `whose` in front of the message of a `ContractError` that is raised inside.
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Prefix the messages of contract errors, and turn errors of user-defined code into them.
 
-    Other errors in third-party methods become a `ContractError` that names the method and line,
-    except `ValueError`, whose message names the setting already.
+    A plain `ValueError` passes unchanged: it is a refusal of settings.
     """
     try:
         yield
     except ContractError as error:
-        raise ContractError(f"{whose}: {error}") from error
+        raise ContractError(f"{prefix}: {error}") from error
     except Exception as error:
-        told = "" if type(error) is ValueError else _describe_error(error)
-        if not told:
+        description = "" if type(error) is ValueError else _describe_error(error)
+        if not description:
             raise
-        raise ContractError(f"{whose}: {told}") from error
+        raise ContractError(f"{prefix}: {description}") from error
 
 
 def _describe_error(error: Exception) -> str:
@@ -91,8 +87,8 @@ def _describe_error(error: Exception) -> str:
                     f"{method} asks for the value of a traced array, in line {line} of {where}: "
                     "write jnp.where in place of if, and no bool, int, float or numpy there"
                 )
-            said = " ".join(str(error).split())[:MAX_MESSAGE]
-            return f"{method} raises {type(error).__name__}, in line {line} of {where}: {said}"
+            text = " ".join(str(error).split())[:MAX_MESSAGE]
+            return f"{method} raises {type(error).__name__}, in line {line} of {where}: {text}"
     return ""
 
 
@@ -110,31 +106,31 @@ def find_third_party(part: Any) -> Any:
     if not _is_cqbjax(type(part)):
         return part
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
-    inside: list[Any] = []
+    inner: list[Any] = []
     for field in fields:
         value = getattr(part, field.name)
-        inside += value if isinstance(value, tuple | list) else [value]
-    found = (find_third_party(one) for one in inside if dataclasses.is_dataclass(type(one)))
-    return next((one for one in found if one is not None), None)
+        inner += value if isinstance(value, tuple | list) else [value]
+    found = (find_third_party(value) for value in inner if dataclasses.is_dataclass(type(value)))
+    return next((part for part in found if part is not None), None)
 
 
 def source_layers(source: Any) -> list[Any]:
-    """Return a source, the source that it wraps, and so on."""
-    inside = [source]
-    while _is_cqbjax(type(inside[-1])) and hasattr(inside[-1], "source"):
-        inside.append(inside[-1].source)
-    return inside
+    """Return a source, the source that it wraps, and so on inwards."""
+    layers = [source]
+    while _is_cqbjax(type(layers[-1])) and hasattr(layers[-1], "source"):
+        layers.append(layers[-1].source)
+    return layers
 
 
 def check_source_class(source: Any) -> None:
-    """Check the class of a source, and of the sources that it wraps.
+    """Check that a source, and each source that it wraps, is a pytree with all methods.
 
     Raises:
         ContractError: naming the class.
     """
-    for one in source_layers(source):
-        check_registered(one)
-        check_methods(one, *SOURCE_METHODS)
+    for layer in source_layers(source):
+        check_registered(layer)
+        check_methods(layer, *SOURCE_METHODS)
 
 
 def check_class(policy: Any) -> None:
@@ -148,11 +144,11 @@ def check_class(policy: Any) -> None:
     check_registered(policy)
     check_methods(policy, *POLICY_METHODS)
     name, needs = type(policy).__name__, read_needs(policy)
-    fine = isinstance(needs, Needs) and all(isinstance(one, bool) for one in needs)
-    require(fine, f"{name}.needs must be Needs of True and False, and it is {needs!r}")
-    for old, (value, now) in REPLACED_BY_NEEDS.items():
-        unread = getattr(policy, old, None) is value
-        require(not unread, f"{name}.{old} is not read any more: declare needs = Needs({now})")
+    valid = isinstance(needs, Needs) and all(isinstance(need, bool) for need in needs)
+    require(valid, f"{name}.needs must be Needs of True and False, and it is {needs!r}")
+    for old, (value, new) in REPLACED_BY_NEEDS.items():
+        obsolete = getattr(policy, old, None) is value
+        require(not obsolete, f"{name}.{old} is not read any more: declare needs = Needs({new})")
     if isinstance(policy, Wrapper):
         check_class(policy.policy)
 
@@ -171,11 +167,7 @@ def check_methods(part: Any, *methods: str) -> None:
 
 
 def check_instance(part: Any) -> None:
-    """Check that a part is an instance, not a class.
-
-    Raises:
-        ContractError: naming the class.
-    """
+    """Raise ContractError, naming the class, for a class in place of an instance."""
     name = getattr(part, "__name__", "")
     require(not isinstance(part, type), f"{name} is a class: give an instance of it, {name}(...)")
 
@@ -209,9 +201,9 @@ class Breach(NamedTuple):
 
 
 def empty_breach(problem: Problem) -> Breach:
-    """Return the breach before round 1: none."""
-    none = jnp.zeros((), jnp.int32)
-    return Breach(none, none, jnp.zeros(problem.assortment_size, jnp.int32))
+    """Return the breach before round 1."""
+    zero = jnp.zeros((), jnp.int32)
+    return Breach(zero, zero, jnp.zeros(problem.assortment_size, jnp.int32))
 
 
 def record_breach(
@@ -228,17 +220,19 @@ def record_breach(
         valid: [] bool whether a query was waiting; if not, the action is not checked.
     """
     servers = offered_servers(action)
-    fine = are_valid_servers(servers, problem.num_servers) & holds_query(action.slot, queue.arrived)
-    first = valid & ~fine & (breach.round == 0)
-    now = Breach(round_, action.slot, servers)
-    return Breach(*(jnp.where(first, new, old) for new, old in zip(now, breach, strict=True)))
+    right = are_valid_servers(servers, problem.num_servers) & holds_query(
+        action.slot, queue.arrived
+    )
+    first = valid & ~right & (breach.round == 0)
+    here = Breach(round_, action.slot, servers)
+    return Breach(*(jnp.where(first, new, old) for new, old in zip(here, breach, strict=True)))
 
 
 def offered_servers(action: Action) -> Array:
-    """Return the servers [..., K] of actions; all are `NO_SERVER` if no server is shown."""
-    if action.shown is None:
+    """Return the servers [..., K] of actions; all are `NO_SERVER` in an action that offers none."""
+    if action.offered is None:
         return action.servers
-    return jnp.where(jnp.any(action.shown, axis=-1, keepdims=True), action.servers, NO_SERVER)
+    return jnp.where(jnp.any(action.offered, axis=-1, keepdims=True), action.servers, NO_SERVER)
 
 
 def are_valid_servers(servers: Array, num_servers: int) -> Array:
@@ -248,20 +242,20 @@ def are_valid_servers(servers: Array, num_servers: int) -> Array:
 
 
 def holds_query(slot: Array, arrived: Array) -> Array:
-    """Return whether slots [...] of a queue's `arrived` [..., C] hold a query: [...] bool."""
-    # An index past the last slot reads the smallest integer, which is not above 0.
-    there = jnp.take_along_axis(arrived, slot[..., None], axis=-1, mode="fill")[..., 0]
-    return (slot >= 0) & (there > 0)
+    """Tell whether slots [...] of a queue's `arrived` [..., C] hold a query: [...]."""
+    # A slot past the last is filled with the smallest integer.
+    arrival = jnp.take_along_axis(arrived, slot[..., None], axis=-1, mode="fill")[..., 0]
+    return (slot >= 0) & (arrival > 0)
 
 
 def describe_breach(problem: Problem, round_: int, slot: int, servers: Any) -> str:
-    """Return a sentence about how an action breaks the contract."""
-    chosen, number = np.asarray(servers), problem.num_servers
-    if (chosen == NO_SERVER).all():
-        return f"select must show a server in every round, and in round {round_} it shows none"
-    if not bool(are_valid_servers(jnp.asarray(chosen), number)):
+    """Describe how the action of a round breaks the contract."""
+    selected, number = np.asarray(servers), problem.num_servers
+    if (selected == NO_SERVER).all():
+        return f"select must offer a server in every round, and in round {round_} it offers none"
+    if not bool(are_valid_servers(jnp.asarray(selected), number)):
         return (
             f"select must return {problem.assortment_size} distinct server numbers in "
-            f"0..{number - 1}, increasing, and in round {round_} it returns {chosen.tolist()}"
+            f"0..{number - 1}, increasing, and in round {round_} it returns {selected.tolist()}"
         )
     return f"select must pick a waiting query, and slot {slot} of round {round_} holds none"

@@ -34,27 +34,24 @@ class Instance(NamedTuple):
 
 
 def draw_instance(
-    key: Array,
-    source: Source,
-    arrival_rate: Array,
-    problem: Problem,
-    until: RunLength | None = None,
-) -> Instance:
-    """Draw everything that no policy can influence.
+    key: Array, source: Source, arrival_rate: Array, problem: Problem,
+    run_length: RunLength | None = None,
+) -> Instance:  # fmt: skip
+    """Draw the instance of a run.
 
     Args:
         key: the run's key, `rng.run_key(seed)`.
         source: where queries come from.
-        arrival_rate: [] lambda, queries per round.
-        problem: the static settings.
-        until: T and T^(-1/2) of this run if `problem` has a longer horizon. Most of the later
-            rounds are then not drawn.
+        arrival_rate: [] lambda, queries a round.
+        problem: shapes.
+        run_length: T as numbers if `problem` has a longer, padded horizon; rounds after T are not
+            drawn.
 
     Raises:
-        ValueError: several queries may arrive per round, and the source draws no arrivals.
+        ValueError: a round may have several arrivals, and the source does not draw them.
     """
-    with rng.limit_draws(until):
-        return _draw(key, source, arrival_rate, problem)._replace(run_length=until)
+    with rng.limit_draws(run_length):
+        return _draw(key, source, arrival_rate, problem)._replace(run_length=run_length)
 
 
 def _draw(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
@@ -63,22 +60,23 @@ def _draw(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> 
     if isinstance(source, Scenario):
         dynamics, source = source.draw_dynamics(key, problem), source.source
     uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
-    # A source uses the rate of one channel, for example for its slackness.
-    share = arrival_rate if problem.channels == 1 else arrival_rate / problem.channels
-    workload = source.draw_workload(key, share, problem)
+    # Quantities that follow from the rate, such as slackness, are those of one channel.
+    rate = arrival_rate if problem.channels == 1 else arrival_rate / problem.channels
+    workload = source.draw_workload(key, rate, problem)
     if draws_arrivals(source):
-        arrives = source.draw_arrivals(key, arrival_rate, problem.horizon)
+        arrivals = source.draw_arrivals(key, arrival_rate, problem.horizon)
     elif problem.max_arrivals > 1:
-        most = problem.max_arrivals
-        raise ValueError(f"max_arrivals={most} needs a source with a method `draw_arrivals`")
+        raise ValueError(
+            f"max_arrivals={problem.max_arrivals} needs a source with a method `draw_arrivals`"
+        )
     else:
-        arrives = uniforms < arrival_rate
+        arrivals = uniforms < arrival_rate
     choice = rng.round_uniforms(key, rounds, rng.Stream.CHOICE)
     if problem.channels > 1:
-        more = rng.stream_key(rng.round_key(key, 0), rng.Stream.CHANNELS)
-        choice = jax.random.uniform(more, (problem.horizon, problem.channels), jnp.float32)
+        channel_key = rng.stream_key(rng.round_key(key, 0), rng.Stream.CHANNELS)
+        choice = jax.random.uniform(channel_key, (problem.horizon, problem.channels), jnp.float32)
         choice = choice.astype(float)
-    return Instance(key, workload, arrives, choice, dynamics)
+    return Instance(key, workload, arrivals, choice, dynamics)
 
 
 def choice_uniform(
@@ -99,8 +97,8 @@ def choice_uniform(
     """
     if problem.outcome == "attempt":
         return drawn
-    asked, slot = instance.workload.prompts[queue.row], action.slot
-    number = (asked if problem.outcome == "prompt" else queue.arrived)[slot]
-    own = rng.stream_key(rng.round_key(instance.key, number), rng.Stream.FIXED_OUTCOME)
-    own = jax.random.fold_in(own, action.servers[0])
-    return jax.random.uniform(own, (), jnp.float32).astype(float)
+    prompts, slot = instance.workload.prompts[queue.row], action.slot
+    number = (prompts if problem.outcome == "prompt" else queue.arrived)[slot]
+    key = rng.stream_key(rng.round_key(instance.key, number), rng.Stream.FIXED_OUTCOME)
+    key = jax.random.fold_in(key, action.servers[0])
+    return jax.random.uniform(key, (), jnp.float32).astype(float)

@@ -149,8 +149,8 @@ def mean_departure_rate(utilities: np.ndarray, size: int) -> np.ndarray:
     # Beyond e^700 a sum could overflow; the rate is 1 to the last bit long before.
     weights = np.exp(np.minimum(np.asarray(utilities, float), 700.0))
     mean = np.zeros(utilities.shape[:-1])
-    for servers_shown in mark_choice:
-        together = weights[..., servers_shown].sum(axis=-1)
+    for assortment in mark_choice:
+        together = weights[..., assortment].sum(axis=-1)
         mean += together / (1.0 + together) / len(mark_choice)
     return mean
 

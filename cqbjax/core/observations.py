@@ -48,8 +48,8 @@ def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
     if drift is not None:
         cos, sin = drift.cos[round_ - 1], drift.sin[round_ - 1]
         utilities = cos * utilities + sin * drift.other[rows]
-    there = None if dynamics is None else dynamics.available(round_)
-    return utilities if there is None else jnp.where(there, utilities, DOWN_UTILITY)
+    available = None if dynamics is None else dynamics.available(round_)
+    return utilities if available is None else jnp.where(available, utilities, DOWN_UTILITY)
 
 
 def _grow_age_column(features: Array, column: int, waited: Array) -> Array:

@@ -31,14 +31,14 @@ def empty_queue(
 
     Args:
         capacity: C.
-        num_servers: N, if `Queue.shown` counts how often each server is shown; None: no count.
-        entries: whether to store `Queue.entered`, the round in which each query entered.
-        numbered: whether to store `Queue.number`, the number of each query.
+        num_servers: N, to count offers in `Queue.offer_counts`; None: not counted.
+        entries: whether the queue has `Queue.entry_rounds`.
+        numbered: whether the queue has `Queue.number`.
     """
     zeros = jnp.zeros(capacity, jnp.int32)
-    shown = None if num_servers is None else jnp.zeros((capacity, num_servers), jnp.int32)
-    entered, number = (zeros if wanted else None for wanted in (entries, numbered))
-    return Queue(zeros, zeros, zeros, shown, entered, number)
+    counts = None if num_servers is None else jnp.zeros((capacity, num_servers), jnp.int32)
+    entry_rounds, number = (zeros if wanted else None for wanted in (entries, numbered))
+    return Queue(zeros, zeros, zeros, counts, entry_rounds, number)
 
 
 def mark_waiting(queue: Queue) -> Array:
@@ -94,8 +94,12 @@ def push(
         row=jnp.where(here, rows, queue.row),
         arrived=jnp.where(here, round_, queue.arrived),
         served=jnp.where(here, 0, queue.served),
-        shown=None if queue.shown is None else jnp.where(here[:, None], 0, queue.shown),
-        entered=None if queue.entered is None else jnp.where(here, round_, queue.entered),
+        offer_counts=(
+            None if queue.offer_counts is None else jnp.where(here[:, None], 0, queue.offer_counts)
+        ),
+        entry_rounds=(
+            None if queue.entry_rounds is None else jnp.where(here, round_, queue.entry_rounds)
+        ),
         number=None if queue.number is None else jnp.where(here, first + place - 1, queue.number),
     )
     return pushed, slot, came, lost
@@ -116,15 +120,17 @@ def serve(
         next_row: [] int32 the query's table row from now on; None: it does not change.
     """
     here = jnp.arange(queue.row.shape[0]) == slot
-    shown = queue.shown
-    if shown is not None:
-        shown = shown + (here[:, None] & mnl.mark_servers(servers, shown.shape[1]))
+    counts = queue.offer_counts
+    if counts is not None:
+        counts = counts + (here[:, None] & mnl.mark_servers(servers, counts.shape[1]))
     return Queue(
         row=queue.row if next_row is None else jnp.where(here, next_row, queue.row),
         arrived=jnp.where(here & departs, 0, queue.arrived),
         served=queue.served + here,
-        shown=shown,
-        entered=None if queue.entered is None else jnp.where(here, round_, queue.entered),
+        offer_counts=counts,
+        entry_rounds=(
+            None if queue.entry_rounds is None else jnp.where(here, round_, queue.entry_rounds)
+        ),
         number=queue.number,
     )
 

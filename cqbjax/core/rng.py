@@ -91,7 +91,7 @@ def batchable_key(key: Array) -> Array:
     it samples the whole batch in parallel. For a GPU program this returns such a key, if
     `jax_threefry_partitionable` is on (the default); without it the draws would differ.
     """
-    # JAX's settings are attributes that its types do not list.
+    # JAX's type stubs do not list its settings.
     partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     if not (platforms.get_current().fused and partitionable):
         return key
@@ -109,17 +109,17 @@ def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
     Within `limit_draws`, only the blocks of `BLOCK` rounds that the run reaches are drawn; the
     others are zero. If `BLOCK` does not divide T, all rounds are drawn.
     """
-    rounds, until = jnp.asarray(rounds), rng.current_run_length()
-    drawn = jax.vmap(lambda t: uniform(round_key(key, t), stream))
-    if until is None or len(rounds) % BLOCK:
-        return drawn(rounds)
+    rounds, current = jnp.asarray(rounds), rng.current_run_length()
+    draw = jax.vmap(lambda t: uniform(round_key(key, t), stream))
+    if current is None or len(rounds) % BLOCK:
+        return draw(rounds)
 
     def more(block: Array, uniforms: Array) -> Array:
         at = block * BLOCK
-        some = drawn(jax.lax.dynamic_slice_in_dim(rounds, at, BLOCK))
-        return jax.lax.dynamic_update_slice_in_dim(uniforms, some, at, 0)
+        drawn = draw(jax.lax.dynamic_slice_in_dim(rounds, at, BLOCK))
+        return jax.lax.dynamic_update_slice_in_dim(uniforms, drawn, at, 0)
 
-    blocks = jnp.minimum(-(-until.rounds // BLOCK), len(rounds) // BLOCK)
+    blocks = jnp.minimum(-(-current.rounds // BLOCK), len(rounds) // BLOCK)
     return jax.lax.fori_loop(0, blocks, more, jnp.zeros(len(rounds)))
 
 
@@ -137,11 +137,11 @@ def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
     """
     size = math.prod(shape)
     counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
-    # Without a barrier, XLA computes the cipher's block again for each number joined below.
+    # The barrier keeps XLA from computing the cipher's block again for each number below.
     words = linalg.add_barrier(
         threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
     )
-    # A barrier before the reshape keeps one long row: XLA does not vectorise short rows.
+    # One long row with a barrier before the reshape: XLA does not vectorise short rows.
     drawn = linalg.add_barrier(jnp.concatenate([_normal(word) for word in words])[:size])
     return drawn.reshape(shape).astype(float)
 
@@ -227,7 +227,7 @@ class RunLength(NamedTuple):
     root: Any
 
 
-_CURRENT: ContextVar[RunLength | None] = ContextVar("extent", default=None)
+_CURRENT: ContextVar[RunLength | None] = ContextVar("run_length", default=None)
 
 
 def run_length(horizon: int) -> RunLength:
@@ -241,9 +241,9 @@ def current_run_length() -> RunLength | None:
 
 
 @contextlib.contextmanager
-def limit_draws(extent: RunLength | None) -> Iterator[None]:
-    """Draw, within this context, only the blocks of rounds that a run of this length reaches."""
-    token = _CURRENT.set(extent)
+def limit_draws(run_length: RunLength | None) -> Iterator[None]:
+    """Skip draws of rounds after the end of a run, up to whole blocks; None: draw all."""
+    token = _CURRENT.set(run_length)
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 In the paper, an unsatisfied query waits for the next round, one query is served per round, and all
 LLMs are always available. Subclasses of `UserModel` and `ServiceModel` define other dynamics (see
 `cqbjax.dynamics`). A model draws all its random numbers before the first round, from the run's key,
-so that every policy meets the same ones.
+so that all policies see the same ones.
 """
 
 import functools
@@ -25,31 +25,29 @@ class Reaction(NamedTuple):
     """What a user does after a failed attempt.
 
     Attributes:
-        leaves: [] bool whether the user gives up.
-        pretends: [] bool whether giving up looks like satisfaction to the service.
-        away: [] int32 rounds until the query waits again; 1 (the next round) in the paper.
+        abandons: [] bool whether the user abandons.
+        looks_satisfied: [] bool whether the service mistakes the abandonment for satisfaction.
+        return_delay: [] int32 rounds until the query waits again; 1 is the paper's: the next round.
     """
 
-    leaves: Array
-    pretends: Array
-    away: Array
+    abandons: Array
+    looks_satisfied: Array
+    return_delay: Array
 
 
-# In the paper, a user never gives up, and the query waits again in the next round.
-_NO: Any = np.bool_(False)
-_NEXT: Any = np.int32(1)
-PAPER_REACTION = Reaction(_NO, _NO, _NEXT)
+_FALSE: Any = np.bool_(False)
+_NEXT_ROUND: Any = np.int32(1)
+#: The paper's user waits again in the next round.
+PAPER_REACTION = Reaction(_FALSE, _FALSE, _NEXT_ROUND)
 
 
-class UserModel:
-    """Base class of user dynamics: what unsatisfied users do.
+class DynamicsModel:
+    """The base class of user and service models: a frozen pytree dataclass.
 
-    A subclass is a frozen pytree dataclass that overrides only what differs from the paper. Its
-    methods handle one run, without a batch axis. If a scenario has several user models, a query
-    abandons if any model says so, its patience is the minimum, and its return delay the maximum.
+    Its methods are written for one run. Axis letters are those of `cqbjax.core.types`.
 
     Attributes:
-        matches_paper: whether the model, with its settings, is the paper's.
+        matches_paper: whether the model is the paper's, so that it need not be simulated.
     """
 
     matches_paper: bool = False
@@ -58,17 +56,25 @@ class UserModel:
         """Raise ValueError, in one sentence, for a setting out of range."""
 
     def draw(self, key: Array, problem: Problem) -> Any:
-        """Draw the random numbers that `react` uses: a pytree with leaves [T, c, ...].
+        """Draw all random numbers of a run; `key` differs from those of other models.
 
-        No other model uses `key`.
+        Returns:
+            A tree whose leaves are [T, c, ...] for a user model, [T, ...] for a service model.
         """
         return ()
 
-    def draw_patience(self, key: Array, problem: Problem) -> Array | None:
-        """Draw each arriving query's patience: [T, A] int32, by round of arrival.
 
-        Patience is the number of rounds that a query waits unserved before it leaves. None:
-        unlimited.
+class UserModel(DynamicsModel):
+    """How users behave who are not satisfied. A subclass overrides what differs from the paper.
+
+    Models combine: a query abandons if any model says so; its return delay is the maximum and its
+    patience the minimum over models.
+    """
+
+    def draw_patience(self, key: Array, problem: Problem) -> Array | None:
+        """Draw after how many unserved rounds each arriving query abandons: [T, A] int32.
+
+        None: queries wait for any number of rounds.
         """
         return None
 
@@ -80,62 +86,52 @@ class UserModel:
         return PAPER_REACTION
 
 
-class ServiceModel:
-    """Base class of service dynamics: capacity, service times, outages, feedback and prices.
+class ServiceModel(DynamicsModel):
+    """What the service can do in a round. A subclass overrides what differs from the paper.
 
-    A subclass is a frozen pytree dataclass that overrides only what differs from the paper. Its
-    methods handle one run, without a batch axis. If a scenario has several service models, the
-    largest number of channels, the longest service time and the longest delay apply; a server
-    answers if it is available in all models; feedback arrives if no model loses it; and price
-    factors are multiplied.
+    Models combine: the most channels, the longest service time and feedback delay, servers that
+    are available and feedback that arrives by all models, and the product of price factors.
 
     Attributes:
-        channels: c, queries served at a time.
-        delay: rounds from the end of an attempt until the policy receives its feedback.
-        lasting: whether an attempt may take more than one round.
-        neutral: whether the model changes only what is learnt or paid. Under a policy that does
-            not learn, the queue is then the same with and without it.
-        matches_paper: whether the model, with its settings, is the paper's.
+        channels: c, attempts at a time.
+        delay: rounds between the end of an attempt and its feedback.
+        multi_round: whether an attempt may take more than one round.
+        neutral: whether only learning and prices change: without learning, queries fare as in the
+            paper's service.
     """
 
     delay: int = 0
-    lasting: bool = False
+    multi_round: bool = False
     neutral: bool = False
-    matches_paper: bool = False
 
     @property
     def channels(self) -> int:
         """Return c."""
         return 1
 
-    def joined(self, names: TableNames | None) -> Self:
-        """Return the model with its table in the source's order; itself if it has no table."""
+    def join_names(self, names: TableNames | None) -> Self:
+        """Return the model with its tables in the order of a source's prompts and servers."""
         return self
 
-    def check(self, problem: Problem) -> None:
-        """Raise ValueError, in one sentence, for a setting out of range."""
-
-    def draw(self, key: Array, problem: Problem) -> Any:
-        """Draw the random numbers of all rounds: a pytree with leaves [T, ...].
-
-        No other model uses `key`.
-        """
-        return ()
-
     def available(self, drawn: Any) -> Array | None:
-        """Return which servers answer this round, [N] bool; None: all. `drawn`: leaves [...]."""
+        """Return which servers answer in a round: [N] bool; None: all. `drawn`: leaves [...]."""
         return None
 
-    def service_time(self, drawn: Any, place: Array, prompt: Array, servers: Array) -> Array | None:
-        """Return how many rounds the attempt takes, [] int32; None: one.
+    def service_time(
+        self, drawn: Any, channel: Array, prompt: Array, servers: Array
+    ) -> Array | None:
+        """Return how many rounds an attempt takes: [] int32; None: one.
 
         `place` is the number of the service channel, `prompt` the number of the prompt in the
         dataset, and `servers` [K] the assortment.
         """
         return None
 
-    def feedback_arrives(self, drawn: Any, place: Array) -> Array | None:
-        """Return whether the feedback of an attempt that ends reaches the policy; None: always."""
+    def feedback_arrives(self, drawn: Any, channel: Array) -> Array | None:
+        """Return whether the feedback of an attempt that ends reaches the policy: [] bool.
+
+        None: always.
+        """
         return None
 
     def prices(self, drawn: Any) -> Array | None:
@@ -161,66 +157,56 @@ class Dynamics(NamedTuple):
     patience: Array | None
 
     @property
-    def lasting(self) -> bool:
+    def multi_round(self) -> bool:
         """Whether an attempt may take more than one round."""
-        return any(one.lasting for one in self.service)
-
-    def available(self, round_: Array) -> Array | None:
-        """Return which servers answer in a round: [N] bool; None: all."""
-        said = [one.available(_at_round(mine, round_)) for one, mine in self._service]
-        return _combine(said, jnp.logical_and)
+        return any(model.multi_round for model in self.service)
 
     @property
     def delay(self) -> int:
-        """Rounds from the end of an attempt until the policy receives its feedback."""
-        return max((one.delay for one in self.service), default=0)
+        """Rounds between the end of an attempt and its feedback."""
+        return max((model.delay for model in self.service), default=0)
 
-    def service_time(self, round_: Array, place: Array, prompt: Array, servers: Array) -> Array:
-        """Return how many rounds an attempt takes that begins in this round: [] int32."""
-        longest = jnp.int32(1)
-        for one, mine in self._service:
-            own = one.service_time(_at_round(mine, round_), place, prompt, servers)
-            longest = longest if own is None else jnp.maximum(longest, own)
-        return longest
+    def available(self, round_: Array) -> Array | None:
+        """Return which servers answer in a round: [N] bool, or None."""
+        return self._combine(jnp.logical_and, "available", round_)
 
-    def feedback_arrives(self, round_: Array, place: Array) -> Array | None:
-        """Return whether feedback reaches the policy: [] bool; None: always."""
-        said = [one.feedback_arrives(_at_round(mine, round_), place) for one, mine in self._service]
-        return _combine(said, jnp.logical_and)
+    def service_time(self, round_: Array, channel: Array, prompt: Array, servers: Array) -> Array:
+        """Return how many rounds an attempt takes that begins in this one: [] int32."""
+        longest = self._combine(jnp.maximum, "service_time", round_, channel, prompt, servers)
+        return jnp.int32(1) if longest is None else jnp.maximum(jnp.int32(1), longest)
+
+    def feedback_arrives(self, round_: Array, channel: Array) -> Array | None:
+        """Return whether feedback reaches the policy: [] bool, or None."""
+        return self._combine(jnp.logical_and, "feedback_arrives", round_, channel)
 
     def prices(self, round_: Array) -> Array | None:
-        """Return the factors on prices in a round: [N] float; None: 1."""
-        said = [one.prices(_at_round(mine, round_)) for one, mine in self._service]
-        return _combine(said, jnp.multiply)
+        """Return the factor of each server's price in a round: [N] float, or None."""
+        return self._combine(jnp.multiply, "prices", round_)
 
-    def react(self, round_: Array, place: Array, attempts: Array) -> Reaction:
-        """Return what a user does after a failed attempt."""
-        leaves, pretends, away = PAPER_REACTION
-        for one, drawn in zip(self.users, self.user_draws, strict=True):
-            mine = jax.tree.map(lambda leaf: leaf[round_ - 1, place], drawn)
-            said = one.react(mine, attempts)
-            leaves = leaves | said.leaves
-            pretends = pretends | (said.leaves & said.pretends)
-            away = jnp.maximum(away, said.away)
-        return Reaction(leaves, pretends, away)
+    def react(self, round_: Array, channel: Array, attempts: Array) -> Reaction:
+        """Return what the user of a failed attempt does."""
+        abandons, looks_satisfied, return_delay = PAPER_REACTION
+        for model, drawn in zip(self.users, self.user_draws, strict=True):
+            here = jax.tree.map(lambda leaf: leaf[round_ - 1, channel], drawn)
+            reaction = model.react(here, attempts)
+            abandons = abandons | reaction.abandons
+            looks_satisfied = looks_satisfied | (reaction.abandons & reaction.looks_satisfied)
+            return_delay = jnp.maximum(return_delay, reaction.return_delay)
+        return Reaction(abandons, looks_satisfied, return_delay)
 
-    @property
-    def _service(self) -> list[tuple[ServiceModel, Any]]:
-        return list(zip(self.service, self.service_draws, strict=True))
-
-
-def _at_round(drawn: Any, round_: Array) -> Any:
-    """Return the draws for a round."""
-    return jax.tree.map(lambda leaf: leaf[round_ - 1], drawn)
-
-
-def _combine(said: list[Array | None], together: Callable[[Array, Array], Array]) -> Array | None:
-    """Combine the values that are not None; return None if all are None."""
-    told = [one for one in said if one is not None]
-    return functools.reduce(together, told) if told else None
+    def _combine(
+        self, combine: Callable[[Array, Array], Array], method: str, round_: Array, *args: Array
+    ) -> Array | None:
+        """Combine what the service models return by a method; None if all return None."""
+        values = []
+        for model, drawn in zip(self.service, self.service_draws, strict=True):
+            here = jax.tree.map(lambda leaf: leaf[round_ - 1], drawn)
+            value = getattr(model, method)(here, *args)
+            values += [] if value is None else [value]
+        return functools.reduce(combine, values) if values else None
 
 
-# The methods and attributes by which a model can differ from the paper's.
+# The members by which a model differs from the paper's.
 METHODS: dict[Any, tuple[str, ...]] = {
     UserModel: ("react", "draw_patience"),
     ServiceModel: ("channels", "available", "service_time", "feedback_arrives", "delay", "prices"),
@@ -244,21 +230,21 @@ class Scenario:
     service: Any = ()
 
     def problem(self, K: int, horizon: int) -> Problem:
-        """Return the source's problem, with the channels and outages of the service models."""
-        channels = max((one.channels for one in self.service), default=1)
-        outages = any(type(one).available is not ServiceModel.available for one in self.service)
-        problem = self._source.problem(K, horizon)
+        """Return the source's shapes, with the number of channels."""
+        channels = max((model.channels for model in self.service), default=1)
+        outages = any(type(model).available is not ServiceModel.available for model in self.service)
+        problem: Problem = self.source.problem(K, horizon)
         return problem._replace(channels=channels, outages=outages)
 
     def check(self, seeds: Any, arrival_rate: float, K: int) -> None:
-        """Validate the source and all models.
+        """Validate the models and the source.
 
         Raises:
             ValueError: in one sentence, naming the setting.
         """
         problem, source = self.problem(K, 1), self.source
-        for one in (*self.users, *self.service):
-            one.check(problem)
+        for model in (*self.users, *self.service):
+            model.check(problem)
         if problem.channels > 1 and hasattr(source, "process"):
             source.process.check(arrival_rate)
             source = source.source
@@ -269,46 +255,40 @@ class Scenario:
     def uniform_service(self, seeds: Any, arrival_rate: float, K: int) -> float:
         """Return the source's uniform service per channel, times the number of channels."""
         channels = self.problem(K, 1).channels
-        return channels * self._source.uniform_service(seeds, arrival_rate / channels, K)
+        return float(channels * self.source.uniform_service(seeds, arrival_rate / channels, K))
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw the source's instance."""
-        return self._source.draw_workload(key, arrival_rate, problem)
+        """Draw the source's workload."""
+        workload: Workload = self.source.draw_workload(key, arrival_rate, problem)
+        return workload
 
     def draw_dynamics(self, key: Array, problem: Problem) -> Dynamics | None:
         """Draw the random numbers of all models; return None without models (the paper)."""
         if not self.users and not self.service:
             return None
         users, service = tuple(self.users), tuple(self.service)
-        keys = _keys(key, rng.Stream.USERS, len(users))
-        of_users = tuple(one.draw(own, problem) for one, own in zip(users, keys, strict=True))
-        keys = _keys(key, rng.Stream.SERVICE, len(service))
-        of_service = tuple(one.draw(own, problem) for one, own in zip(service, keys, strict=True))
-        keys = _keys(key, rng.Stream.PATIENCE, len(users))
-        borne = [one.draw_patience(own, problem) for one, own in zip(users, keys, strict=True)]
-        limited = [rounds for rounds in borne if rounds is not None]
-        least = functools.reduce(jnp.minimum, limited) if limited else None
-        return Dynamics(users, service, of_users, of_service, least)
 
-    @property
-    def _source(self) -> Source:
-        return self.source
+        def draw(method: str, models: tuple[Any, ...], stream: rng.Stream) -> list[Any]:
+            own = rng.stream_key(rng.round_key(key, 0), stream)
+            keys = [jax.random.fold_in(own, number) for number in range(len(models))]
+            return [getattr(m, method)(k, problem) for m, k in zip(models, keys, strict=True)]
 
-
-def _keys(key: Array, stream: rng.Stream, number: int) -> list[Array]:
-    """Return a key for each model."""
-    at_ = rng.stream_key(rng.round_key(key, 0), stream)
-    return [jax.random.fold_in(at_, place) for place in range(number)]
+        user_draws = tuple(draw("draw", users, rng.Stream.USERS))
+        service_draws = tuple(draw("draw", service, rng.Stream.SERVICE))
+        patience = draw("draw_patience", users, rng.Stream.PATIENCE)
+        limits = [rounds for rounds in patience if rounds is not None]
+        least = functools.reduce(jnp.minimum, limits) if limits else None
+        return Dynamics(users, service, user_draws, service_draws, least)
 
 
 def base_source(source: Source) -> Source:
-    """Return the source within a scenario; a source without models returns itself."""
-    inside: Source = source.source if isinstance(source, Scenario) else source
-    return inside
+    """Return a source without its user and service models."""
+    inner: Source = source.source if isinstance(source, Scenario) else source
+    return inner
 
 
 def models_of(source: Source) -> tuple[UserModel | ServiceModel, ...]:
-    """Return the user models of a scenario, then its service models; () for a plain source."""
+    """Return the user models and then the service models around a source."""
     return (*source.users, *source.service) if isinstance(source, Scenario) else ()
 
 
@@ -320,41 +300,43 @@ def with_dynamics(
     Raises:
         ContractError: a model has the wrong class, or overrides nothing.
     """
-    for key, base, kinds in (("users", UserModel, users), ("service", ServiceModel, service)):
+    for key, base, models in (("users", UserModel, users), ("service", ServiceModel, service)):
         with contract.prefix_errors(key):
-            contract.require(isinstance(kinds, list | tuple), "must be a list of kinds")
-            for one in kinds:
-                check_model(one, base)
+            contract.require(isinstance(models, list | tuple), "must be a list of models")
+            for model in models:
+                check_model(model, base)
     names = getattr(contract.source_layers(source)[-1], "names", None)
-    service = [one.joined(names) for one in service]
-    own = [tuple(one for one in kinds if not one.matches_paper) for kinds in (users, service)]
-    return Scenario(source=source, users=own[0], service=own[1]) if any(own) else source
+    service = [model.join_names(names) for model in service]
+    active = [tuple(m for m in models if not m.matches_paper) for models in (users, service)]
+    return Scenario(source=source, users=active[0], service=active[1]) if any(active) else source
 
 
-def check_model(kind: Any, base: type) -> None:
-    """Check the class and the static settings of a user or service model.
+def check_model(model: Any, base: type) -> None:
+    """Validate the class of a user or service model, without drawing.
 
     Args:
-        kind: the model.
+        model: an instance.
         base: `UserModel` or `ServiceModel`.
 
     Raises:
         ContractError: naming the class.
     """
-    contract.check_registered(kind)
-    name = type(kind).__name__
+    contract.check_registered(model)
+    name = type(model).__name__
     contract.require(
-        isinstance(kind, base), f"{name} must be made from core.scenario.{base.__name__}"
+        isinstance(model, base), f"{name} must be a subclass of cqbjax.{base.__name__}"
     )
-    own = any(getattr(type(kind), one, None) is not getattr(base, one) for one in METHODS[base])
+    overrides = any(
+        getattr(type(model), member, None) is not getattr(base, member) for member in METHODS[base]
+    )
     contract.require(
-        kind.matches_paper or own,
-        f"{name} lacks a method that changes something, one of {', '.join(METHODS[base])}",
+        model.matches_paper or overrides,
+        f"{name} must override at least one of {', '.join(METHODS[base])}",
     )
-    # The models of this package validate these settings themselves, under their fields' names.
-    if isinstance(kind, ServiceModel) and contract.is_third_party(kind):
+    # The models of this package validate their settings themselves, by the names of their keys.
+    if isinstance(model, ServiceModel) and contract.is_third_party(model):
         for key, least in MINIMUM.items():
-            value = getattr(kind, key)
+            value = getattr(model, key)
             contract.require(
                 type(value) is int and value >= least,
                 f"{name}.{key} must be a whole number, at least {least}, and it is {value!r}",
@@ -366,5 +348,5 @@ def oracle_is_heuristic(source: Source) -> bool:
 
     It is if preferences change, or if any model is not neutral.
     """
-    changes = any(getattr(one, "changes", False) for one in contract.source_layers(source))
-    return changes or not all(getattr(one, "neutral", False) for one in models_of(source))
+    changes = any(getattr(layer, "changes", False) for layer in contract.source_layers(source))
+    return changes or not all(getattr(model, "neutral", False) for model in models_of(source))

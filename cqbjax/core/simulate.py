@@ -29,7 +29,7 @@ from cqbjax.core.instances import Instance, draw_instance
 from cqbjax.core.observations import observe, true_utilities
 from cqbjax.core.recorders import STANDARD, Recorder, Round
 from cqbjax.core.recorders.queue import attempt_regrets
-from cqbjax.core.types import NO_SERVER, Action, Policy, Problem, Queue, Source
+from cqbjax.core.types import NO_SERVER, Action, Policy, Problem, Queue, Source, mask_unoffered
 
 __all__ = ["Carry", "Instance", "Segment", "advance", "draw_instance", "run_rounds", "observe",
            "run_round", "start", "trace", "true_utilities"]  # fmt: skip
@@ -39,9 +39,9 @@ class Decision(NamedTuple):
     """One round in full, for tests and for inspecting a run.
 
     Attributes:
-        query: [] int32 arrival round of the served query, 0 if the queue was empty.
-        row: [] int32 table row of the served query.
-        servers: [K] int32, with -1 for each server that was not shown.
+        query: [] int32 arrival round of the served query, 0 where the queue was empty.
+        row: [] int32 its table row.
+        servers: [K] int32; -1 in place of a server that was not offered.
         choice: [] int32 position in `servers`, K for a retrial.
         explored: [] bool.
         valid: [] bool whether a query was served.
@@ -79,88 +79,83 @@ def run_round(
     workload, dynamics = instance.workload, instance.dynamics
     seen = observe(policy, problem, instance, carry, round_)
     key = rng.round_key(instance.key, round_)
-    places = AttemptRunner(policy, problem, instance, carry, round_, seen, key)
-    nobody, running, back, late = None, None, None, None
+    runner = AttemptRunner(policy, problem, instance, carry, round_, seen, key)
+    taken, running, return_rounds, pending = None, None, None, None
     if carry.dynamics is not None:
-        nobody, (back, _, running, late) = jnp.zeros(places.slots.shape, bool), carry.dynamics
-    (taken, breach), tried = places.each(places.begin, (nobody, carry.breach), running)
-    changed = carry.state, carry.queue, back, late
-    (state, queue, back, late), ended = places.each(places.end, changed, tried)
-    over, valid, departed, gave_up = ended
-    lost_patience, still = None, tried._replace(active=tried.active & ~over)
-    unanswered = None if tried.answered is None else over & ~valid
+        return_rounds, patience, running, pending = carry.dynamics
+        taken = jnp.zeros(runner.slots.shape, bool)
+    (taken, breach), attempt = runner.scan_channels(runner.begin, (taken, carry.breach), running)
+    changed = carry.state, carry.queue, return_rounds, pending
+    (state, queue, return_rounds, pending), ended = runner.scan_channels(
+        runner.end, changed, attempt
+    )
+    over, valid, departed, abandoned = ended
+    reneged, continued = None, attempt._replace(active=attempt.active & ~over)
+    unanswered = None if attempt.answered is None else over & ~valid
     if carry.dynamics is not None:
-        # A query in service returns when its attempt ends (`AttemptRunner.end` sets the round).
-        back = jnp.where(taken & (back <= round_), NEVER, back)
-        unserved = queueing.mark_waiting(seen.queue) & ~taken
-        queue, bears, lost_patience = _decrement_patience(queue, carry.dynamics.patience, unserved)
+        # A query in service waits again only after its attempt.
+        return_rounds = jnp.where(taken & (return_rounds <= round_), NEVER, return_rounds)
+        if patience is not None:
+            unserved = queueing.mark_waiting(seen.queue) & ~taken
+            patience = patience - unserved
+            reneged = unserved & (patience <= 0)
+            queue = queue._replace(arrived=jnp.where(reneged, 0, queue.arrived))
 
     rows, arrives = workload.arrival_rows[round_ - 1], instance.arrivals[round_ - 1]
-    queue, newest, came, lost = queueing.push(queue, rows, round_, arrives)
+    queue, newest, admitted, lost = queueing.push(queue, rows, round_, arrives)
     if carry.dynamics is None:
-        # Updated rather than counted, which would be a pass over all slots.
-        opened, length = None, carry.length - departed + came
-        taken_slots = length
+        # Updated rather than counted, which would take a pass over all slots.
+        dynamics_state, length = None, carry.length - departed + admitted
+        used_slots = length
     else:
-        opened = DynamicsState(back, bears, None if running is None else still, late)
-        opened = _admit(instance, opened, queue, round_)
-        length = jnp.sum(
-            queueing.mark_waiting(queue) & (opened.return_round <= round_ + 1), dtype=jnp.int32
-        )
-        taken_slots = queueing.length(queue)
+        attempts = None if running is None else continued
+        dynamics_state = DynamicsState(return_rounds, patience, attempts, pending)
+        dynamics_state = _admit(instance, dynamics_state, queue, round_)
+        waits = dynamics_state.return_round <= round_ + 1
+        length = jnp.sum(queueing.mark_waiting(queue) & waits, dtype=jnp.int32)
+        used_slots = queueing.length(queue)
     full = Round(
-        problem, round_, workload, carry.queue, tried.action, tried.utilities, tried.choice, valid,
-        departed, queue, length, state, gave_up, lost_patience,
-        None if running is None else still.active,
+        problem, round_, workload, carry.queue, attempt.action, attempt.utilities, attempt.choice,
+        valid, departed, queue, length, state, abandoned, reneged,
+        None if running is None else continued.active,
         None if dynamics is None else dynamics.prices(round_),
         unanswered,
     )  # fmt: skip
     after = Carry(
-        queue, _store_features(carry.slot_features, workload.contexts, rows, newest, came),
+        queue, _store_features(carry.slot_features, workload.contexts, rows, newest, admitted),
         arrives if problem.max_arrivals == 1 else arrives > 0, newest,
         state, recorders.update(recording, carry.recorded, full),
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
-        jnp.maximum(carry.peak, taken_slots), breach, opened,
+        jnp.maximum(carry.peak, used_slots), breach, dynamics_state,
     )  # fmt: skip
-    lost_here = attempt_regrets(tried.utilities, tried.action, over)
-    served = tried.action, tried.choice, valid
-    return after, make_decision(carry.queue, *served, lost_here, state)
+    regret = attempt_regrets(attempt.utilities, attempt.action, over)
+    decision = make_decision(carry.queue, attempt.action, attempt.choice, valid, regret, state)
+    return after, decision
 
 
-def _decrement_patience(
-    queue: Queue, bears: Array | None, unserved: Array
-) -> tuple[Queue, Any, Any]:
-    """Decrement the patience of unserved queries [C]; remove those that reach zero."""
-    if bears is None:
-        return queue, None, None
-    bears = bears - unserved
-    leaves = unserved & (bears <= 0)
-    return queue._replace(arrived=jnp.where(leaves, 0, queue.arrived)), bears, leaves
-
-
-def _admit(instance: Instance, opened: DynamicsState, queue: Queue, round_: Array) -> DynamicsState:
-    """Let new queries wait from now on, and set their patience."""
-    new, bears, dynamics = queue.arrived == round_, opened.patience, instance.dynamics
-    if bears is not None and dynamics is not None and dynamics.patience is not None:
-        patience = dynamics.patience[round_ - 1]
-        if len(patience) > 1:
+def _admit(instance: Instance, before: DynamicsState, queue: Queue, round_: Array) -> DynamicsState:
+    """Set the return round and the patience of the queries that arrived in this round."""
+    new, patience, dynamics = queue.arrived == round_, before.patience, instance.dynamics
+    if patience is not None and dynamics is not None and dynamics.patience is not None:
+        drawn = dynamics.patience[round_ - 1]
+        if len(drawn) > 1:
             order = linalg.add_barrier(linalg.running_sum(new.astype(jnp.int32))) - 1
-            patience = patience[jnp.clip(order, 0, len(patience) - 1)]
-        bears = jnp.where(new, patience, bears)
-    return opened._replace(return_round=jnp.where(new, 0, opened.return_round), patience=bears)
+            drawn = drawn[jnp.clip(order, 0, len(drawn) - 1)]
+        patience = jnp.where(new, drawn, patience)
+    return before._replace(return_round=jnp.where(new, 0, before.return_round), patience=patience)
 
 
 def _store_features(
-    slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array
+    slots: Array | None, contexts: Array, row: Array, slot: Array, admitted: Array
 ) -> Any:
-    """Store the new query's features in its slot, so that no round gathers the whole queue."""
+    """Store the new query's features by slot, so that rounds need not gather the whole queue."""
     if slots is None:
         return None
     if platforms.get_current().fused:
-        # Without a new query, write out of range: rewriting old values would mean reading them.
-        place = jnp.where(here, slot, slots.shape[-1])
-        return slots.at[..., place].set(contexts[row], mode="drop")
-    mark = (jnp.arange(slots.shape[-1]) == slot) & here
+        # Without an arrival, write out of bounds: writing the old value would read it first.
+        index = jnp.where(admitted, slot, slots.shape[-1])
+        return slots.at[..., index].set(contexts[row], mode="drop")
+    mark = (jnp.arange(slots.shape[-1]) == slot) & admitted
     return jnp.where(mark, contexts[row][..., None], slots)
 
 
@@ -182,39 +177,40 @@ class Segment(NamedTuple):
 
 
 def advance(
-    policy: Policy, problem: Problem, instance: Instance, carry: Carry, stretch: Segment,
-    room: int, recording: Sequence[Recorder] = STANDARD,
+    policy: Policy, problem: Problem, instance: Instance, carry: Carry, segment: Segment,
+    max_records: int, recording: Sequence[Recorder] = STANDARD,
 ) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
-    """Simulate the rounds of a segment; traced numbers in it can change without recompiling.
+    """Run the rounds of a segment. Its length is traced: another length does not recompile.
 
     Args:
         policy: decides and learns.
-        problem: the static settings.
-        instance: the part of the run that is fixed before round 1.
+        problem: shapes.
+        instance: the run's fixed part.
         carry: the state before the segment.
-        stretch: the segment.
-        room: the most records that a segment may have.
+        segment: the rounds.
+        max_records: the most records of any segment.
         recording: the recorders.
 
     Returns:
-        The state after the segment, and the recorded values by name. Recorders read per round have
-        [room, ...], of which the first `stretch.records` are valid; recorders read per run [...].
+        The state afterwards, and the recorded arrays by name: [max_records, ...] of recorders read
+        at recorded rounds, of which the first `segment.records` are valid; [...] of those read at
+        the end of the run.
     """
 
-    def record(number: Array, kept: tuple[Carry, dict[str, Any]]) -> tuple[Carry, dict[str, Any]]:
-        carry, read = kept
-        start = stretch.first + number * stretch.every
+    def record(index: Array, before: tuple[Carry, dict[str, Any]]) -> tuple[Carry, dict[str, Any]]:
+        carry, records = before
+        start = segment.first + index * segment.every
 
-        def one(round_: Array, carry: Carry) -> Carry:
+        def step(round_: Array, carry: Carry) -> Carry:
             return run_round(policy, problem, instance, carry, round_, recording)[0]
 
-        carry = _repeat_step(one, start, stretch.every, carry)
+        carry = _repeat_step(step, start, segment.every, carry)
         new = recorders.read(recording, carry.recorded, "round")
-        return carry, {name: read[name].at[number].set(new[name]) for name in read}
+        return carry, {name: records[name].at[index].set(new[name]) for name in records}
 
-    none = jax.eval_shape(lambda: recorders.read(recording, carry.recorded, "round"))
-    empty = {name: jnp.zeros((room, *one.shape), one.dtype) for name, one in none.items()}
-    carry, by_round = _repeat_step(record, 0, stretch.records, (carry, empty))
+    like = jax.eval_shape(lambda: recorders.read(recording, carry.recorded, "round"))
+    empty = {name: jnp.zeros((max_records, *leaf.shape), leaf.dtype) for name, leaf in like.items()}
+    carry, by_round = _repeat_step(record, 0, segment.records, (carry, empty))
     return carry, by_round | recorders.read(recording, carry.recorded, "run")
 
 
@@ -240,12 +236,12 @@ def run_rounds(
     instance = draw_instance(key, source, jnp.asarray(arrival_rate, float), problem)
     carry = start(policy, problem, instance, capacity, contract.is_third_party(policy))
 
-    def one(carry: Carry, round_: Array) -> tuple[Carry, Decision]:
+    def step(carry: Carry, round_: Array) -> tuple[Carry, Decision]:
         carry, decision = run_round(policy, problem, instance, carry, round_)
         return carry, decision if states else decision._replace(state=())
 
     rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-    carry, decisions = jax.lax.scan(one, carry, rounds)
+    carry, decisions = jax.lax.scan(step, carry, rounds)
     return decisions, carry
 
 
@@ -273,10 +269,11 @@ def trace(
     """
     decisions, carry = run_rounds(key, policy, source, arrival_rate, problem, capacity, states)
     if isinstance(carry.overflow, jax.core.Tracer):
-        raise TypeError("trace looks at its run: under jit or vmap use simulate.run_rounds")
+        raise TypeError("trace cannot be traced: under jit or vmap use simulate.run_rounds")
     if carry.overflow > 0:
-        full = f"capacity={capacity} overflowed in round {carry.overflow}: raise it"
-        raise queueing.QueueOverflow(full)
+        raise queueing.QueueOverflow(
+            f"capacity={capacity} overflowed in round {carry.overflow}: raise it"
+        )
     if carry.breach is not None and carry.breach.round > 0:
         first, slot, servers = carry.breach
         raise contract.ContractError(
@@ -293,7 +290,7 @@ def make_decision(
     return Decision(
         jnp.where(valid, queue.arrived[slot], 0),
         queue.row[slot],
-        action.mask_hidden(action.servers, NO_SERVER),
+        mask_unoffered(action.offered, action.servers, NO_SERVER),
         choice,
         action.explored & valid,
         valid,

@@ -85,13 +85,13 @@ class Workload(NamedTuple):
 
 
 Parameters = Literal["disjoint", "shared"]
-# How often success is drawn: for every attempt, once per query, or once per prompt.
+# The level at which the outcome of a server's answer is drawn (`Problem.outcome`).
 Outcome = Literal["attempt", "query", "prompt"]
-# Rounds of waiting after which the factor of `Problem.age_column` is 1.
+# Rounds of waiting at which the age column reaches its full value.
 LONG_WAIT = 1e5
-# The utility of a server that does not answer: exp of it is zero in every sum of weights.
+# The utility of a server that does not answer; its exponential is zero in every sum.
 DOWN_UTILITY = -1e4
-# Stands for a server that was not shown.
+# The number in place of a server that was not offered.
 NO_SERVER = -1
 
 
@@ -164,21 +164,21 @@ class Queue(NamedTuple):
 
     Attributes:
         row: [C] int32 row of the run's context table.
-        arrived: [C] int32 round of arrival (rounds count from 1), 0 for a free slot.
-        served: [C] int32 number of the query's attempts so far.
-        shown: [C, N] int32 in how many of these attempts each server was in the assortment; None
-            unless the policy needs `offer_counts`.
-        entered: [C] int32 round in which the query arrived or was last served; None unless the
-            policy needs `entry_rounds`.
-        number: [C] int32 number of each query in order of arrival, from 0; None unless several
-            queries may arrive per round and a recorder is `numbered`.
+        arrived: [C] int32 round of arrival (rounds count from 1), 0 where the slot is free.
+        served: [C] int32 attempts of the query so far.
+        offer_counts: [C, N] int32 in how many of these attempts each server was offered, for a
+            policy that needs `offer_counts`, else None.
+        entry_rounds: [C] int32 round of the arrival or of the last attempt, for a policy that
+            needs `entry_rounds`, else None.
+        number: [C] int32 number of the query in the order of arrival from 0, for a `numbered`
+            recorder if A > 1, else None.
     """
 
     row: Array
     arrived: Array
     served: Array
-    shown: Array | None = None
-    entered: Array | None = None
+    offer_counts: Array | None = None
+    entry_rounds: Array | None = None
     number: Array | None = None
 
 
@@ -214,48 +214,48 @@ class Observation(NamedTuple):
 
 
 def broadcast_marks(marks: Array, values: Array) -> Array:
-    """Add axes to marks [..., K] to broadcast with values [..., K, ...]; leave a scalar mark."""
+    """Reshape marks [..., K] or [] to broadcast against values [..., K, ...]."""
     return marks.reshape(*marks.shape, *(1,) * (values.ndim - marks.ndim)) if marks.ndim else marks
 
 
-def mask_hidden(shown: Array | None, values: Array, otherwise: float) -> Array:
-    """Return `values` [..., K, ...], with `otherwise` for each server that does not answer.
+def mask_unoffered(offered: Array | None, values: Array, otherwise: float) -> Array:
+    """Return values [..., K, ...] of the offered servers, and `otherwise` for the others.
 
     Args:
-        shown: [..., K] bool which servers answer; None: all.
-        values: [..., K, ...] values of the servers of an assortment.
-        otherwise: the value for the other servers.
+        offered: [..., K] bool, such as `Action.offered`; None: all are offered.
+        values: [..., K, ...] of the servers of an assortment.
+        otherwise: the value of a server that is not offered or does not answer.
     """
-    return values if shown is None else jnp.where(broadcast_marks(shown, values), values, otherwise)
+    return (
+        values
+        if offered is None
+        else jnp.where(broadcast_marks(offered, values), values, otherwise)
+    )
 
 
 class Action(NamedTuple):
-    """A policy's decision: which slot to serve, with which servers.
+    """A policy's decision: the query to serve, and the servers to offer.
 
     Attributes:
         slot: [] int32 queue slot.
         servers: [K] int32 distinct server numbers, increasing.
         explored: [] bool whether this is a forced exploration.
-        shown: [K] bool which servers answer; None: all. A policy that needs `smaller_assortments`
-            sets it, with at least one True. If K > 1 and LLMs may be down, `update` receives an
-            action in which the simulator has marked the servers that answered.
+        offered: [K] bool which of the servers are offered; None: all. A policy that needs
+            `smaller_assortments` marks at least one. With K > 1 and outages, `update` gets an
+            action that marks the servers that answered.
     """
 
     slot: Array
     servers: Array
     explored: Array
-    shown: Array | None = None
+    offered: Array | None = None
 
     @property
     def answering_servers(self) -> Array:
-        """Return the servers [K] int32, replacing each that does not answer by one that does."""
-        if self.shown is None:
+        """Servers [K] int32, with an offered server in place of each that is not offered."""
+        if self.offered is None:
             return self.servers
-        return jnp.where(self.shown, self.servers, self.servers[jnp.argmax(self.shown)])
-
-    def mask_hidden(self, values: Array, otherwise: float) -> Array:
-        """Return `values` [K, ...], with `otherwise` for each server that does not answer."""
-        return mask_hidden(self.shown, values, otherwise)
+        return jnp.where(self.offered, self.servers, self.servers[jnp.argmax(self.offered)])
 
 
 class Feedback(NamedTuple):
@@ -276,19 +276,17 @@ class Feedback(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a policy needs from the simulator, which computes only what is needed.
+    """The optional inputs and features that a policy needs; others are not computed.
 
     Attributes:
-        true_utilities: `Observation.utilities` holds the true utilities, for an oracle.
-        contexts: the policy reads `Observation.features`. A policy that does not is expected to
-            serve about as many queries per round as uniform routing; if more arrive, its queue
-            starts with more slots.
-        offer_counts: `Queue.shown` counts the offers of each server to each waiting query.
-        entry_rounds: `Queue.entered` holds the round in which each query last joined the queue.
-        smaller_assortments: some rounds offer fewer than K servers, so each action has
-            `Action.shown`.
-        fusion_emitters: XLA generates a CPU program with its fusion emitters. If False, it may use
-            its older generator, which compiles some policies faster (`engine.programs`).
+        true_utilities: `Observation.utilities`, for an oracle.
+        contexts: `Observation.features`. The queue of a policy without contexts starts with as many
+            slots as uniform routing needs.
+        offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
+        entry_rounds: `Queue.entry_rounds`, the round in which each query last joined the queue.
+        smaller_assortments: actions have `Action.offered`, as some offer fewer than K servers.
+        fusion_emitters: XLA compiles the rounds with its fusion emitters. Some policies compile
+            faster and run as fast without them (`engine.programs`).
     """
 
     true_utilities: bool = False
@@ -303,10 +301,10 @@ class Policy(Protocol):
     """An algorithm that selects a query and an assortment, and learns from the user's choice.
 
     A policy is a frozen pytree dataclass (`core.pytree`): its floats are leaves. Write it for one
-    run; `sweep` batches it. The simulator discards what `select` decides for an empty queue. A
-    policy may have a method `check(problem)` that raises ValueError for settings out of range;
-    `sweep` calls it before anything compiles. An attribute or property `needs` declares its
-    `Needs`; without it the defaults apply.
+    run; `sweep` batches it. The simulator discards the action for an empty queue. A policy may have
+    a method `check(problem)` that raises ValueError for settings out of range; `sweep` calls it
+    before anything compiles. An attribute or property `needs` declares its `Needs`; without it the
+    defaults apply.
     """
 
     def init(self, problem: Problem, contexts: Array) -> Any:
@@ -349,10 +347,10 @@ class Wrapper:
 
 
 def blank_action(size: int, marked: bool) -> Action:
-    """Return a placeholder action with K servers, and with `shown` if `marked`."""
-    shown = jnp.ones(size, bool) if marked else None
+    """Return a placeholder action of K = `size` servers, with `offered` if `marked`."""
+    offered = jnp.ones(size, bool) if marked else None
     servers = jnp.arange(size, dtype=jnp.int32)
-    return Action(jnp.zeros((), jnp.int32), servers, jnp.zeros((), bool), shown)
+    return Action(jnp.zeros((), jnp.int32), servers, jnp.zeros((), bool), offered)
 
 
 class Source(Protocol):
@@ -370,7 +368,7 @@ class Source(Protocol):
         """Return the static settings of a run."""
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
-        """Raise ValueError, in one sentence, for an instance that cannot be drawn."""
+        """Raise ValueError, in one sentence, for a workload that cannot be drawn."""
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return approximately how many queries per round FIFO serves with uniform assortments.
@@ -380,7 +378,7 @@ class Source(Protocol):
         """
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw one run's instance; the same key gives the same first rounds at any horizon."""
+        """Draw a run's workload; the same key gives the same first rounds at any horizon."""
 
 
 class ArrivalSource(Source, Protocol):

@@ -43,5 +43,5 @@ class BacksOff(UserModel):
 
     def react(self, drawn: Array, attempts: Array) -> Reaction:
         """Return what one user does; `drawn` is for this round and channel, without batch axes."""
-        away = self.rounds * attempts * (1 + drawn)
-        return PAPER_REACTION._replace(away=jnp.round(away).astype(jnp.int32))
+        delay = self.rounds * attempts * (1 + drawn)
+        return PAPER_REACTION._replace(return_delay=jnp.round(delay).astype(jnp.int32))

@@ -61,6 +61,6 @@ class LostFeedback(ServiceModel):
         """Draw whether the feedback of each attempt arrives: [T, c] bool."""
         return jax.random.uniform(key, (problem.horizon, problem.channels)) >= self.lost
 
-    def feedback_arrives(self, drawn: Array, place: Array) -> Array:
+    def feedback_arrives(self, drawn: Array, channel: Array) -> Array:
         """Return whether the feedback arrives."""
-        return drawn[place]
+        return drawn[channel]

@@ -44,7 +44,7 @@ class Prices(ServiceModel):
             ValueError: naming the key and what is allowed.
         """
         if not problem.has_costs:
-            raise ValueError("prices are of a table's answers, and this source knows of no costs")
+            raise ValueError("prices need a table with costs, and this source has none")
         count = problem.num_servers
         factors = np.ones(count) if self.factors is None else np.asarray(self.factors, float)
         if factors.shape != (count,) or not (np.isfinite(factors) & (factors >= 0)).all():

@@ -69,28 +69,28 @@ class ServiceTimes(ServiceModel):
     law: Literal["fixed", "geometric"] = static(default="fixed")
     names: TableNames | None = static(default=None)
 
-    lasting = True
+    multi_round = True
 
     def __post_init__(self) -> None:
         """Turn lists into arrays."""
         convert_lists(self, "rounds")
 
-    def joined(self, names: TableNames | None) -> Self:
+    def join_names(self, names: TableNames | None) -> Self:
         """Return the service times with rows and columns in the source's order.
 
         Raises:
             ValueError: naming missing or unknown prompts and LLMs; or the source has no names.
         """
-        own = self.names
-        if own is None:
+        file = self.names
+        if file is None:
             return self
         if names is None:
             raise ValueError(
-                f"{own.where}: latencies are joined by prompt_id and LLM, and the source has no "
+                f"{file.where}: latencies are joined by prompt_id and LLM, and the source has no "
                 "table of named ones: give rounds in their place"
             )
-        rows = join_positions(own.prompts, names.prompts, own.where, "prompt_id", names.where)
-        columns = join_positions(own.servers, names.servers, own.where, "LLM", names.where)
+        rows = join_positions(file.prompts, names.prompts, file.where, "prompt_id", names.where)
+        columns = join_positions(file.servers, names.servers, file.where, "LLM", names.where)
         table = np.asarray(self.rounds)[np.ix_(rows, columns)]
         return dataclasses.replace(self, rounds=table, names=None)
 
@@ -118,11 +118,11 @@ class ServiceTimes(ServiceModel):
         """Draw a uniform for the service time of each attempt: [T, c]."""
         return jax.random.uniform(key, (problem.horizon, problem.channels))
 
-    def service_time(self, drawn: Array, place: Array, prompt: Array, servers: Array) -> Array:
+    def service_time(self, drawn: Array, channel: Array, prompt: Array, servers: Array) -> Array:
         """Return the service time of the slowest of servers [K] for a prompt: [] int32."""
         rounds = jnp.asarray(self.rounds)
         rounds = rounds[prompt] if rounds.ndim > 1 else rounds
         mean = linalg.maximum(rounds[servers], axis=-1) if rounds.ndim else rounds
         if self.law == "fixed":
             return mean.astype(jnp.int32)
-        return draw_geometric(drawn[place], 1 / mean)
+        return draw_geometric(drawn[channel], 1 / mean)

@@ -66,7 +66,7 @@ class Orbit(UserModel):
 
     def react(self, drawn: Array, attempts: Array) -> Reaction:
         """Go to the orbit for the drawn delay."""
-        return PAPER_REACTION._replace(away=drawn)
+        return PAPER_REACTION._replace(return_delay=drawn)
 
 
 @read_when(pretends=Condition("attempts or give_up"))
@@ -120,8 +120,9 @@ class Impatience(UserModel):
 
     def react(self, drawn: Array, attempts: Array) -> Reaction:
         """Abandon after the last attempt, or by chance."""
-        leaves = (attempts >= self.attempts) | (drawn[0] < self.give_up)
-        return PAPER_REACTION._replace(leaves=leaves, pretends=drawn[1] < self.pretends)
+        abandons = (attempts >= self.attempts) | (drawn[0] < self.give_up)
+        looks_satisfied = drawn[1] < self.pretends
+        return PAPER_REACTION._replace(abandons=abandons, looks_satisfied=looks_satisfied)
 
 
 def draw_geometric(uniform: Array, rate: Array | float) -> Array:

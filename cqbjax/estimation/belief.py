@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-from cqbjax.core.types import Observation, mask_hidden
+from cqbjax.core.types import Observation
 
 
 class Interaction(NamedTuple):
@@ -17,7 +17,7 @@ class Interaction(NamedTuple):
         servers: [K] int32 the assortment.
         choice: [] int32 position of the chosen server, K for the outside option.
         valid: [] bool False in a round with an empty queue, which changes nothing.
-        shown: [K] bool which of the servers answered; None: all did. The features of the others
+        offered: [K] bool which of the servers answered; None: all did. The features of the others
             are ignored.
     """
 
@@ -27,16 +27,12 @@ class Interaction(NamedTuple):
     servers: Array
     choice: Array
     valid: Array
-    shown: Array | None = None
+    offered: Array | None = None
 
     @property
     def learns(self) -> Array:
         """Return which servers' estimates change: [] bool for all of them, or [K] bool."""
-        return self.valid if self.shown is None else self.valid & self.shown
-
-    def mask_hidden(self, values: Array, otherwise: float) -> Array:
-        """Return values [K, ...] of the servers that answered, `otherwise` for the others."""
-        return mask_hidden(self.shown, values, otherwise)
+        return self.valid if self.offered is None else self.valid & self.offered
 
 
 class Belief(Protocol):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import NO_SERVER, Problem
+from cqbjax.core.types import NO_SERVER, Problem, mask_unoffered
 from cqbjax.estimation.belief import Interaction
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
@@ -77,10 +77,10 @@ def observe(posterior: Posterior, problem: Problem, new: Interaction) -> Posteri
     step = jnp.where(new.valid, 1.0, 0.0).astype(posterior.learnt.dtype)
     rows, answering = (
         jnp.where(new.valid, new.features, 0.0),
-        new.mask_hidden(new.servers, NO_SERVER),
+        mask_unoffered(new.offered, new.servers, NO_SERVER),
     )
     # Servers that did not answer have rows of zeros and are not counted.
-    each = rows if new.shown is None else jnp.where(new.shown[:, None], rows, 0.0)
+    each = rows if new.offered is None else jnp.where(new.offered[:, None], rows, 0.0)
     root, learnt = posterior
     if problem.parameters == "shared":
         for k in range(problem.assortment_size):
@@ -106,12 +106,10 @@ def radius(
 ) -> Array:
     """Return the confidence radius alpha of every block.
 
-    alpha = scale (kappa/2 sqrt(d log(1 + n K / (d lambda0)) + 4 log n) + kappa sqrt(lambda0)).
-
-    Shared parameters: the paper's alpha_t, with n the number of rounds with feedback. The paper
-    counts all t rounds, empty ones too; docs/theory.md measures how little that changes. Disjoint
-    parameters: the paper's alpha_{t,j}, with n the number of times server j was offered. log n is
-    zero for n = 0.
+    alpha = scale (kappa/2 sqrt(d log(1 + n K / (d lambda0)) + 4 log n) + kappa sqrt(lambda0)):
+    the paper's alpha_t with n rounds of feedback (shared; the paper counts all t rounds, empty ones
+    too: docs/theory.md measures how little that changes), or its alpha_{t,j} with n the number of
+    times server j was offered (disjoint). The logarithm of no observation counts as zero.
 
     Args:
         problem: shapes (d and K).

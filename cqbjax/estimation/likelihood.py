@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import DOWN_UTILITY, Problem, broadcast_marks
+from cqbjax.core.types import DOWN_UTILITY, Problem, broadcast_marks, mask_unoffered
 from cqbjax.estimation import loss_model, packed_matrices
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.loss_model import LossModel
@@ -41,16 +41,18 @@ def encode_rows(problem: Problem, new: Interaction, theta: Array) -> Array:
     size, dtype = problem.assortment_size, new.features.dtype
     chosen = (jnp.arange(size) == new.choice).astype(dtype)
     if problem.parameters == "shared":
-        utilities = new.mask_hidden(linalg.matvec(new.features, theta[0]), DOWN_UTILITY)
-        p_then = new.mask_hidden(mnl.choice_probabilities(utilities), ABSENT)
+        utilities = mask_unoffered(new.offered, linalg.matvec(new.features, theta[0]), DOWN_UTILITY)
+        p_then = mask_unoffered(new.offered, mnl.choice_probabilities(utilities), ABSENT)
         parts = [new.features.reshape(-1), chosen, jnp.ones(1, dtype), p_then]
         return jnp.where(new.valid, jnp.concatenate(parts), 0.0)[None]
-    utilities = new.mask_hidden(linalg.matvec(theta[new.servers], new.features), DOWN_UTILITY)
+    utilities = mask_unoffered(
+        new.offered, linalg.matvec(theta[new.servers], new.features), DOWN_UTILITY
+    )
     p_then = mnl.choice_probabilities(utilities)
     member = jnp.ones(1, dtype)
     if loss_model.width(problem) > 1:
         spread = (new.servers[:, None] == jnp.arange(problem.num_servers)).astype(dtype)
-        spread = new.mask_hidden(spread, 0.0)
+        spread = mask_unoffered(new.offered, spread, 0.0)
         member, p_then = linalg.total(spread, axis=0), linalg.vecmat(p_then, spread)
     common = linalg.concatenate(new.features, jnp.zeros(1, dtype), member, p_then)
     rows = common + chosen[:, None] * (jnp.arange(common.shape[0]) == problem.dim)

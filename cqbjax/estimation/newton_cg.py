@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg
-from cqbjax.core.types import Problem
+from cqbjax.core.types import Problem, mask_unoffered
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.table_history import TableHistory, sum_residuals
 from cqbjax.estimation.whitened_tables import WhitenedTables
@@ -70,13 +70,13 @@ class Direction(NamedTuple):
 
 
 def update(
-    shown: ServerEstimates, newest: Direction, scores: Array, record: TableHistory,
+    offered: ServerEstimates, newest: Direction, scores: Array, record: TableHistory,
     problem: Problem, new: Interaction, exact_steps: int = 0,
 ) -> ServerEstimates:  # fmt: skip
     """Move the estimates of the offered servers by Newton steps on the exact likelihood.
 
     Args:
-        shown: the offered servers, the round included in their tables.
+        offered: the offered servers, the round included in their tables.
         newest: w = W'x of the new row, along which the new likelihood term is curved; S w is known,
             so the first step, along w, needs no product with a table.
         scores: [N, I] utilities of the whole table before the round.
@@ -94,33 +94,35 @@ def update(
     iterations = problem.assortment_size + more
     if exact_steps:
         iterations = min(problem.assortment_size * problem.dim, EXACT_CG_STEPS)
-    count = record.shown[new.servers]
+    count = record.offered[new.servers]
 
-    def sums(shown: ServerEstimates) -> tuple[Array, Array]:
-        residual, weight = sum_residuals(shown.scores, scores, record, problem, new)
-        if new.shown is not None:  # a server that did not answer is coupled with no other
-            both = (new.shown[:, None] & new.shown) | jnp.eye(len(new.shown), dtype=bool)
+    def sums(offered: ServerEstimates) -> tuple[Array, Array]:
+        residual, weight = sum_residuals(offered.scores, scores, record, problem, new)
+        if new.offered is not None:  # a server that did not answer is coupled with no other
+            both = (new.offered[:, None] & new.offered) | jnp.eye(len(new.offered), dtype=bool)
             weight = jnp.where(both[:, :, None], weight, 0.0)
         return residual, weight
 
-    def step(_: int, shown: ServerEstimates) -> ServerEstimates:
-        residual, weight = sums(shown)
-        pulled, tables = shown.tables.pull(residual - count * shown.learned_scores)
-        slope = new.mask_hidden(shown.phi + pulled, 0.0)
+    def step(_: int, offered: ServerEstimates) -> ServerEstimates:
+        residual, weight = sums(offered)
+        pulled, tables = offered.tables.pull(residual - count * offered.learned_scores)
+        slope = mask_unoffered(new.offered, offered.phi + pulled, 0.0)
         move, along = conjugate_gradient(tables, weight, count, -slope, iterations)
-        return shown._replace(tables=tables, phi=shown.phi + move, scores=shown.scores + along)
+        return offered._replace(
+            tables=tables, phi=offered.phi + move, scores=offered.scores + along
+        )
 
-    shown = _step_along(shown, newest, count, *sums(shown), new)
+    offered = _step_along(offered, newest, count, *sums(offered), new)
     if exact_steps:
-        begun = shown._replace(tables=shown.tables.write())
+        begun = offered._replace(tables=offered.tables.write())
         return jax.lax.fori_loop(0, exact_steps, step, begun)
     for _ in range(steps):
-        shown = step(0, shown)
-    return shown
+        offered = step(0, offered)
+    return offered
 
 
 def _step_along(
-    shown: ServerEstimates, newest: Direction, count: Array, residual: Array, weight: Array,
+    offered: ServerEstimates, newest: Direction, count: Array, residual: Array, weight: Array,
     new: Interaction,
 ) -> ServerEstimates:  # fmt: skip
     """Take the Newton step of the K step lengths along the directions.
@@ -128,12 +130,16 @@ def _step_along(
     The direction of a server that did not answer is zero, so any length is correct.
     """
     v = newest.scores
-    slope = jnp.sum(shown.phi * newest.phi, axis=1)
-    slope += jnp.sum((residual - count * shown.learned_scores) * v, axis=1)
+    slope = jnp.sum(offered.phi * newest.phi, axis=1)
+    slope += jnp.sum((residual - count * offered.learned_scores) * v, axis=1)
     own = jnp.sum(newest.phi**2, axis=1) - jnp.sum(count * v**2, axis=1)
-    bend = jnp.diag(new.mask_hidden(own, 1.0)) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
+    bend = jnp.diag(mask_unoffered(new.offered, own, 1.0)) + jnp.einsum(
+        "jki,ji,ki->jk", weight, v, v
+    )
     lengths = -linalg.solve_positive(bend, slope)[:, None]
-    return shown._replace(phi=shown.phi + lengths * newest.phi, scores=shown.scores + lengths * v)
+    return offered._replace(
+        phi=offered.phi + lengths * newest.phi, scores=offered.scores + lengths * v
+    )
 
 
 def conjugate_gradient(

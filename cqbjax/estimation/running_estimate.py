@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import DOWN_UTILITY, Problem, broadcast_marks
+from cqbjax.core.types import DOWN_UTILITY, Problem, broadcast_marks, mask_unoffered
 from cqbjax.estimation import likelihood, loss_model, packed_matrices, paged_history
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.loss_model import LossModel
@@ -124,7 +124,7 @@ def row_step(
     start = linalg.dot(rows, theta.reshape(-1) - newton)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
     start, gram = linalg.add_barrier((start, gram))
-    excess = _residuals(new.mask_hidden(start, DOWN_UTILITY), gram, chosen)
+    excess = _residuals(mask_unoffered(new.offered, start, DOWN_UTILITY), gram, chosen)
     return (-newton - linalg.vecmat(excess, pushed)).reshape(theta.shape)
 
 
@@ -236,8 +236,8 @@ def _newton_system(
 
     here = jax.vmap(one)(work.model, work.second, *_expansion_points(work.theta, problem, blocks))
     between = here.first[:, blocks] if loss_model.width(problem) > 1 else here.first
-    if new.shown is not None and problem.parameters == "disjoint":
-        both = new.shown[:, None] & new.shown
+    if new.offered is not None and problem.parameters == "disjoint":
+        both = new.offered[:, None] & new.offered
         between = jnp.where((both | jnp.eye(len(blocks), dtype=bool))[:, :, None], between, 0.0)
     size = len(blocks) * problem.dim
     if platforms.get_current().fused and size <= NUMBERS:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms, queueing
-from cqbjax.core.types import NO_SERVER, Observation, Problem
+from cqbjax.core.types import NO_SERVER, Observation, Problem, mask_unoffered
 from cqbjax.estimation import gaussian, newton_cg, table_history, whitened_kernel
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.table_history import TableHistory
@@ -134,7 +134,7 @@ class TableBelief:
         """Add one interaction: to the tables of the offered servers, then to their estimates."""
         record = table_history.append(state.record, new)
         answered = mnl.mark_servers(
-            new.mask_hidden(new.servers, NO_SERVER), self.problem.num_servers
+            mask_unoffered(new.offered, new.servers, NO_SERVER), self.problem.num_servers
         )
         state = state._replace(learnt=state.learnt + (answered & new.valid))
         if whitened_kernel.is_available():
@@ -147,13 +147,13 @@ class TableBelief:
 
         def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> tuple[Array, ...]:
             rows = [table[new.row] for table in stale]
-            if new.shown is not None:
-                rows = list(new.mask_hidden(jnp.stack(rows), 0.0))
+            if new.offered is not None:
+                rows = list(mask_unoffered(new.offered, jnp.stack(rows), 0.0))
             along = [table @ one for table, one in zip(stale, rows, strict=True)]
             added = _add_context(rows, along, phi)
             tables = CopiedTables(tuple(map(WhitenedTable, stale, added.along, added.row)))
-            shown = self._newton_steps(state, new, record, tables, added, scores)
-            return added.along, added.row, shown.phi, shown.scores
+            offered = self._newton_steps(state, new, record, tables, added, scores)
+            return added.along, added.row, offered.phi, offered.scores
 
         def skip(_: tuple[Array, ...], phi: Array, scores: Array) -> tuple[Array, ...]:
             return jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores
@@ -189,17 +189,17 @@ class TableBelief:
         servers, valid = new.servers, new.valid
         phi, scores = state.phi[servers], state.scores[servers]
         # Held, or XLA reads it again after the tables are changed and copies all of them for that.
-        rows = new.mask_hidden(linalg.force_barrier(state.table[servers, new.row]), 0.0)
+        rows = mask_unoffered(new.offered, linalg.force_barrier(state.table[servers, new.row]), 0.0)
         along = TablesInPlace(state.table, servers).push(rows)
         added = _add_context(list(rows), list(along), phi)
         change = jnp.where(valid, added.along, 0.0), added.row
         tables = TablesInPlace(state.table, servers, change)
-        shown = self._newton_steps(state, new, record, tables, added, scores)
-        assert isinstance(shown.tables, TablesInPlace)
+        offered = self._newton_steps(state, new, record, tables, added, scores)
+        assert isinstance(offered.tables, TablesInPlace)
         return state._replace(
-            table=shown.tables.write().table,
-            phi=state.phi.at[servers].set(jnp.where(valid, shown.phi, phi)),
-            scores=state.scores.at[servers].set(jnp.where(valid, shown.scores, scores)),
+            table=offered.tables.write().table,
+            phi=state.phi.at[servers].set(jnp.where(valid, offered.phi, phi)),
+            scores=state.scores.at[servers].set(jnp.where(valid, offered.scores, scores)),
             record=record,
         )
 

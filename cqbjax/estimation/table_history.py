@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl
-from cqbjax.core.types import DOWN_UTILITY, NO_SERVER, Problem
+from cqbjax.core.types import DOWN_UTILITY, NO_SERVER, Problem, mask_unoffered
 from cqbjax.estimation.belief import Interaction
 
 # Rounds read at once when the likelihood of K > 2 walks the history.
@@ -36,14 +36,14 @@ class TableHistory(NamedTuple):
     """Offers and choices by server and table row.
 
     Attributes:
-        shown: [N, I] float, how often the server was offered for the table row.
+        offered: [N, I] float, how often the server was offered for the table row.
         accepted: [N, I] float, how often its answer was chosen.
         pairs: the servers offered together. K = 1: None; K = 2: [N, N, I] float, how often the two
             were offered for the row, a server with itself where it was offered alone; K > 2: all
             rounds.
     """
 
-    shown: Array
+    offered: Array
     accepted: Array
     pairs: Array | RoundHistory | None
 
@@ -64,18 +64,18 @@ def init(problem: Problem) -> TableHistory:
 
 def append(record: TableHistory, new: Interaction) -> TableHistory:
     """Add an interaction."""
-    shown, accepted, pairs = record
+    offered, accepted, pairs = record
     size = len(new.servers)
-    one = jnp.where(new.valid, 1.0, 0.0).astype(shown.dtype)
+    one = jnp.where(new.valid, 1.0, 0.0).astype(offered.dtype)
     for k, server in enumerate(new.servers):
-        each = one if new.shown is None else one * new.shown[k]
-        shown = shown.at[server, new.row].add(each)
+        each = one if new.offered is None else one * new.offered[k]
+        offered = offered.at[server, new.row].add(each)
     chosen = new.servers[jnp.minimum(new.choice, size - 1)]
     accepted = accepted.at[chosen, new.row].add(jnp.where(new.choice < size, one, 0.0))
     if isinstance(pairs, RoundHistory):
         choice, servers = (
             jnp.where(new.valid, new.choice, -1),
-            new.mask_hidden(new.servers, NO_SERVER),
+            mask_unoffered(new.offered, new.servers, NO_SERVER),
         )
         pairs = RoundHistory(*(
             jax.lax.dynamic_update_index_in_dim(old, one, new.round - 1, 0)
@@ -83,12 +83,12 @@ def append(record: TableHistory, new: Interaction) -> TableHistory:
         ))  # fmt: skip
     elif pairs is not None:
         first, second = new.servers
-        if new.shown is not None:
-            alone = jnp.where(new.shown[0], first, second)
-            single = one * ~jnp.all(new.shown)
+        if new.offered is not None:
+            alone = jnp.where(new.offered[0], first, second)
+            single = one * ~jnp.all(new.offered)
             pairs, one = pairs.at[alone, alone, new.row].add(single), one - single
         pairs = pairs.at[first, second, new.row].add(one).at[second, first, new.row].add(one)
-    return TableHistory(shown, accepted, pairs)
+    return TableHistory(offered, accepted, pairs)
 
 
 def sum_residuals(
@@ -100,10 +100,10 @@ def sum_residuals(
         residual [K, I], the sum of p_j - y_j, and curvature [K, K, I], the sum of the entries of
         diag(p) - p p' between the offered servers.
     """
-    shown, accepted = record.shown[new.servers], record.accepted[new.servers]
+    offered, accepted = record.offered[new.servers], record.accepted[new.servers]
     if record.pairs is None:
         p = jax.nn.sigmoid(own)
-        return shown * p - accepted, (shown * p * (1.0 - p))[None]
+        return offered * p - accepted, (offered * p * (1.0 - p))[None]
     scores = scores.at[new.servers].set(own)
     if isinstance(record.pairs, RoundHistory):
         mass, curvature = _history_sums(record.pairs, scores, problem, new)
@@ -126,7 +126,7 @@ def _pair_sums(together: Array, scores: Array, own: Array, new: Interaction) -> 
     """
     # An infinite exponential gives a probability of zero.
     rivals = jnp.exp(scores - own[:, None])
-    if new.shown is not None:
+    if new.offered is not None:
         # A server that was offered alone has no rival.
         oneself = new.servers[:, None] == jnp.arange(len(scores))
         rivals = jnp.where(oneself[:, :, None], 0.0, rivals)
@@ -152,7 +152,7 @@ def _history_sums(
         start = number * BLOCK
         rows = RoundHistory(*(jax.lax.dynamic_slice_in_dim(x, start, BLOCK) for x in history))
         utilities = scores[rows.servers, rows.row[:, None]]
-        if new.shown is not None:
+        if new.offered is not None:
             utilities = jnp.where(rows.servers >= 0, utilities, DOWN_UTILITY)
         p = mnl.choice_probabilities(utilities)
         match = rows.servers[None] == new.servers[:, None, None]

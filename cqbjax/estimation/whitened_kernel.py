@@ -174,10 +174,10 @@ def _kernel(
     columns = jnp.arange(wide) < dim
     zero: Any = np.int32(0)
     block, whole = pl.program_id(0), pl.ds(zero, wide)
-    shown = [np.int32(k) for k in range(size)]  # an index of a reference has a shape
+    offered = [np.int32(k) for k in range(size)]  # an index of a reference has a shape
 
     def vectors(name: str) -> list[Array]:
-        at = [ref[name].at[k, whole] for k in shown]
+        at = [ref[name].at[k, whole] for k in offered]
         return [triton.load(one, mask=columns, other=0.0) for one in at]
 
     pushing = vectors("push") if "push" in ref else []
@@ -192,7 +192,7 @@ def _kernel(
 
         mask = inside[:, None] & columns[None]
         tiles = []
-        for k in shown:
+        for k in offered:
             place = source.at[servers[k], here, whole]
             numbers = triton.load(place, mask=mask, other=0.0)
             if changing:
@@ -200,15 +200,15 @@ def _kernel(
                 triton.store(place, numbers, mask=mask)
             tiles.append(numbers)
         pushed = [jnp.sum(t * y[None], axis=1) for t, y in zip(tiles, pushing, strict=False)]
-        for k, numbers in zip(shown, pushed, strict=False):
+        for k, numbers in zip(offered, pushed, strict=False):
             triton.store(out["pushed"].at[k, here], numbers, mask=inside)
         bend, *pulled = sums
-        pulling = [rows_of("pull", k) for k in shown] if "pull" in ref else []
+        pulling = [rows_of("pull", k) for k in offered] if "pull" in ref else []
         if "weight" in ref:
             pulling = [
-                sum(rows_of("weight", k, j) * pushed[j] for j in shown)
+                sum(rows_of("weight", k, j) * pushed[j] for j in offered)
                 - rows_of("times", k) * pushed[k]
-                for k in shown
+                for k in offered
             ]
             bend += sum(jnp.sum(a * b) for a, b in zip(pushed, pulling, strict=True))
         both = zip(pulled, tiles, pulling, strict=False)
@@ -219,5 +219,5 @@ def _kernel(
     bend, *pulled = jax.lax.fori_loop(zero, np.int32(TILES), one, begun)
     if "bend" in out:
         triton.store(out["bend"].at[block], bend)
-    for k, numbers in zip(shown, pulled, strict=False):
+    for k, numbers in zip(offered, pulled, strict=False):
         triton.store(out["pulled"].at[block, k, whole], numbers, mask=columns)

@@ -46,7 +46,7 @@ class RankedSchedule:
         """Select the query of the lowest rank."""
         del state
         queue = observation.queue
-        entered = queue.entered if self.order is None else self.order[observation.prompts]
+        entered = queue.entry_rounds if self.order is None else self.order[observation.prompts]
         assert entered is not None, "without an order the policy needs entry_rounds"
         here = queueing.mark_waiting(queue)
         rank = jnp.where(here, entered.astype(float), jnp.inf)

@@ -29,11 +29,11 @@ class State(NamedTuple):
     """State from round to round: arrays whose shapes and types never change.
 
     Attributes:
-        shown: [N] float, rounds in which each server was offered.
+        offered: [N] float, rounds in which each server was offered.
         accepted: [N] float, rounds in which its answer was chosen.
     """
 
-    shown: Array
+    offered: Array
     accepted: Array
 
 
@@ -68,7 +68,7 @@ class EpsilonGreedy:
         slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
         random = draw_assortment(key, observation)
         # A server that was never offered counts as accepted half of the time.
-        rate = (state.accepted + 1.0) / (state.shown + 2.0)
+        rate = (state.accepted + 1.0) / (state.offered + 2.0)
         # LLMs that are down this round come last.
         rate = mask_unavailable(rate, observation)
         best = mnl.best_servers(rate, problem.assortment_size)
@@ -82,6 +82,6 @@ class EpsilonGreedy:
         servers, number = action.servers, observation.problem.num_servers
         # In a round without a query or an answer `valid` is False, and the state must not change.
         return State(
-            state.shown + (mnl.mark_servers(action.answering_servers, number) & feedback.valid),
+            state.offered + (mnl.mark_servers(action.answering_servers, number) & feedback.valid),
             state.accepted + (mnl.mark_choice(servers, feedback.choice, number) & feedback.valid),
         )

@@ -233,11 +233,11 @@ class Acqb:
         servers = mnl.sort_picks(best)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
         turn = replace_unavailable(key, turn, observation)
-        shown = None
+        offered = None
         if self.exploit_size is not None:
             first = jnp.stack(best[: self.exploit_size])
-            shown = explored | jnp.any(servers[:, None] == first, axis=1)
-        return Action(slot, jnp.where(explored, turn, servers), explored, shown)
+            offered = explored | jnp.any(servers[:, None] == first, axis=1)
+        return Action(slot, jnp.where(explored, turn, servers), explored, offered)
 
     def _explores(self, uniform: Array, state: AcqbState, observation: Observation) -> Array:
         """Return E(t-1) and, except for `independent`, A(t-1): [] bool (Algorithm 1 line 2)."""
@@ -277,7 +277,7 @@ class Acqb:
         new = estimation.Interaction(
             observation.round if feedback.number is None else feedback.number,
             observation.queue.row[slot], features, action.servers, feedback.choice,
-            feedback.valid, action.shown,
+            feedback.valid, action.offered,
         )  # fmt: skip
         belief = self.belief(problem).update(state.belief, new)
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)

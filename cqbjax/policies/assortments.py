@@ -44,10 +44,10 @@ def choose_query_and_servers(
     few = few or size
     utilities = mask_unavailable(utilities, observation)
     if retry in ("fallback", "cache"):
-        shown = mask_unavailable(retries.read_offer_counts(queue), observation, MANY)
-        score = retries.score_assortment(utilities, retries.next_assortment(utilities, shown, few))
+        offers = mask_unavailable(retries.read_offer_counts(queue), observation, MANY)
+        score = retries.score_assortment(utilities, retries.next_assortment(utilities, offers, few))
         slot = queueing.pick(schedule, queue, uniform, score)
-        return slot, retries.next_assortment(utilities[slot], shown[slot], size)
+        return slot, retries.next_assortment(utilities[slot], offers[slot], size)
     score = mnl.best_score(utilities, few)
     slot = queueing.pick(schedule, queue, uniform, score)
     return slot, mnl.best_picks(utilities[slot], size)

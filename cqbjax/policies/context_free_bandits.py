@@ -103,12 +103,12 @@ class RankingState(NamedTuple):
     """Counts of each server, and outcomes by prompt.
 
     Attributes:
-        shown: [N] int32, attempts with the server whose feedback arrived.
+        offered: [N] int32, attempts with the server whose feedback arrived.
         accepted: [N] int32, attempts of these in which the server's answer was accepted.
         tally: outcomes by prompt for `retry="cache"`, else None.
     """
 
-    shown: Array
+    offered: Array
     accepted: Array
     tally: Tally | None
 
@@ -157,7 +157,7 @@ class LlmRanking:
         """Serve the oldest query with the assortment whose turn it is, or with the best servers."""
         problem = observation.problem
         trying = self._trying(state, observation)
-        accepted, failed = state.accepted + 1.0, state.shown - state.accepted + 1.0
+        accepted, failed = state.accepted + 1.0, state.offered - state.accepted + 1.0
         if self.index == "best":
             log_odds = jnp.log(accepted) - jnp.log(failed)
         else:
@@ -179,7 +179,7 @@ class LlmRanking:
         """Tell whether a server that answers was offered fewer than `tries` times: [] bool."""
         if self.index != "best":
             return jnp.bool_(False)
-        return jnp.min(mask_unavailable(state.shown, observation, jnp.inf)) < self.tries
+        return jnp.min(mask_unavailable(state.offered, observation, jnp.inf)) < self.tries
 
     def update(
         self, state: RankingState, observation: Observation, action: Action, feedback: Feedback
@@ -190,7 +190,7 @@ class LlmRanking:
         if self.index == "best":
             counts = counts & self._trying(state, observation)
         return RankingState(
-            state.shown + (mnl.mark_servers(action.answering_servers, number) & counts),
+            state.offered + (mnl.mark_servers(action.answering_servers, number) & counts),
             state.accepted + (mnl.mark_choice(action.servers, feedback.choice, number) & counts),
             retries.update_tally(state.tally, observation, action, feedback),
         )

@@ -8,7 +8,7 @@ from jax import Array
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.inputs import is_number
 from cqbjax.core.pytree import check_options, pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.core.types import Action, Feedback, Observation, Problem, mask_unoffered
 from cqbjax.policies.assortments import mask_unavailable
 
 
@@ -88,7 +88,7 @@ class LinearBandit:
         problem, features = observation.problem, observation.features[action.slot]
         inverse, target = state
         learnt = jnp.broadcast_to(feedback.valid, action.servers.shape)
-        weights = action.mask_hidden(learnt, False).astype(float)
+        weights = mask_unoffered(action.offered, learnt, False).astype(float)
         for place in range(problem.assortment_size):
             weight = weights[place]
             server = action.servers[place]

@@ -162,7 +162,7 @@ def condition_on_outcomes(
     return utilities + jnp.logaddexp(0.0, up) - jnp.logaddexp(0.0, down)
 
 
-def next_assortment(utilities: Array, shown: Array, size: int) -> list[Array]:
+def next_assortment(utilities: Array, offers: Array, size: int) -> list[Array]:
     """Return the assortment of `fallback`: servers offered least often first, then the best first.
 
     With K = 1 this is the n-th best server at a query's n-th attempt. With K > 1 it is the best K
@@ -171,7 +171,7 @@ def next_assortment(utilities: Array, shown: Array, size: int) -> list[Array]:
 
     Args:
         utilities: [..., N].
-        shown: [..., N] int32.
+        offers: [..., N] int32, how often each server was offered to the query.
         size: K.
 
     Returns:
@@ -180,8 +180,8 @@ def next_assortment(utilities: Array, shown: Array, size: int) -> list[Array]:
     numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
     chosen, left = [], jnp.ones(utilities.shape, bool)
     for _ in range(size):
-        fewest = -linalg.maximum(jnp.where(left, -shown, jnp.iinfo(jnp.int32).min), axis=-1)
-        first = left & (shown == fewest[..., None])
+        fewest = -linalg.maximum(jnp.where(left, -offers, jnp.iinfo(jnp.int32).min), axis=-1)
+        first = left & (offers == fewest[..., None])
         server = linalg.first_argmax(jnp.where(first, utilities, -jnp.inf))
         chosen.append(server)
         left &= numbers != server[..., None]
@@ -202,5 +202,7 @@ def score_assortment(utilities: Array, servers: list[Array]) -> Array:
 
 def read_offer_counts(queue: Queue) -> Array:
     """Return the offers of each server to each slot's query: [C, N] int32."""
-    assert queue.shown is not None, "the policy must declare needs = Needs(offer_counts=True)"
-    return queue.shown
+    assert queue.offer_counts is not None, (
+        "the policy must declare needs = Needs(offer_counts=True)"
+    )
+    return queue.offer_counts

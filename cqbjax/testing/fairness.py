@@ -20,6 +20,7 @@ from cqbjax.core.pytree import as_arrays, pytree, static
 from cqbjax.core.scenario import Scenario
 from cqbjax.core.types import (
     Action,
+    AnswerCosts,
     Feedback,
     Observation,
     Policy,
@@ -29,6 +30,7 @@ from cqbjax.core.types import (
     Wrapper,
     read_needs,
 )
+from cqbjax.sources.preference_drift import SourceWrapper
 from cqbjax.testing.instances import PROBLEM, draw_instances
 from cqbjax.testing.policies import NATURAL, compile_runs
 
@@ -52,28 +54,28 @@ def check_fairness(policy: Policy, seed: int = 0) -> None:
         ContractError: in one sentence.
     """
     require(not read_needs(policy).true_utilities, "a contestant must not need the true utilities")
-    one = jax.tree.map(operator.itemgetter(0), draw_instances(SINGLE, seed, 1))
+    instance = jax.tree.map(operator.itemgetter(0), draw_instances(SINGLE, seed, 1))
 
     def play(policy: Policy) -> Any:
-        carry = simulate.start(policy, SINGLE, one, SINGLE.horizon)
-        return simulate.run_round(policy, SINGLE, one, carry, jnp.int32(1))
+        carry = simulate.start(policy, SINGLE, instance, SINGLE.horizon)
+        return simulate.run_round(policy, SINGLE, instance, carry, jnp.int32(1))
 
     require(
         "callback" not in str(jax.make_jaxpr(play)(as_arrays(policy))),
-        "a contestant must compute in JAX alone: a callback can remember what it likes",
+        "a contestant must compute in JAX alone: a Python callback can store hidden information",
     )
     batch = draw_instances(SINGLE, seed, 4)
     # Four copies of one instance that differ only in the true utilities.
     same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 4), batch)
     hidden = jnp.argsort(batch.workload.utilities, axis=-1) + ALL_SATISFY
-    worlds = same._replace(workload=same.workload._replace(utilities=hidden.astype(float)))
-    shown = compile_runs(policy, SINGLE)(as_arrays(policy), jnp.full(4, NATURAL), worlds)
-    for part in (shown.action.slot, shown.action.servers):
-        decided = np.where(shown.decision.valid[(...,) + (None,) * (part.ndim - 2)], part, 0)
+    copies = same._replace(workload=same.workload._replace(utilities=hidden.astype(float)))
+    played = compile_runs(policy, SINGLE)(as_arrays(policy), jnp.full(4, NATURAL), copies)
+    for part in (played.action.slot, played.action.servers):
+        decided = np.where(played.decision.valid[(...,) + (None,) * (part.ndim - 2)], part, 0)
         require(
             bool((decided == decided[:1]).all()),
-            "a contestant must not see the true utilities: its decisions change with them where "
-            "no answer tells them",
+            "a contestant must not see the true utilities: its decisions depend on them although "
+            "every answer satisfies",
         )
 
 
@@ -106,12 +108,12 @@ class MaskedKeys(Wrapper):
 
 
 @pytree
-class PermutedServers:
-    """A source with its LLMs in another order, and the same queries, users and arrivals.
+class PermutedServers(SourceWrapper):
+    """A source whose LLMs are renumbered, with the same queries, users and arrivals.
 
     Attributes:
         source: the source within.
-        order: for each LLM here, its number in the source within.
+        order: [N] for each number here, the number in the source within.
     """
 
     source: Any
@@ -127,34 +129,24 @@ class PermutedServers:
         """The arrival process of the source within; AttributeError if it has none."""
         return self.source.process
 
-    def problem(self, K: int, horizon: int) -> Problem:
-        """Return the shapes of the source within."""
-        problem: Problem = self.source.problem(K, horizon)
-        return problem
-
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Validate the source within."""
         self.source.check(seeds, arrival_rate, K)
 
-    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return the uniform service rate of the source within."""
-        served: float = self.source.uniform_service(seeds, arrival_rate, K)
-        return served
-
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw the workload of the source within, and reorder its LLMs."""
-        world: Workload = self.source.draw_workload(key, arrival_rate, problem)
+        """Draw the workload of the source within, and renumber its LLMs."""
+        workload: Workload = self.source.draw_workload(key, arrival_rate, problem)
         order = jnp.asarray(self.order)
-        contexts = world.contexts if problem.parameters == "disjoint" else world.contexts[:, order]
-        drift, billed = world.drift, world.answer_costs
+        contexts, drift, costs = workload.contexts, workload.drift, workload.answer_costs
+        if problem.parameters == "shared":
+            contexts = contexts[:, order]
         if drift is not None:
             drift = drift._replace(other=drift.other[:, order])
-        if billed is not None:
-            billed = billed._replace(
-                dollars=billed.dollars[:, order], scores=billed.scores[:, order]
-            )
-        return world._replace(
-            contexts=contexts, utilities=world.utilities[:, order], drift=drift, answer_costs=billed
+        if costs is not None:
+            costs = AnswerCosts(costs.dollars[:, order], costs.scores[:, order])
+        utilities = workload.utilities[:, order]
+        return workload._replace(
+            contexts=contexts, utilities=utilities, drift=drift, answer_costs=costs
         )
 
 

@@ -1,4 +1,4 @@
-"""Random instances for the checks, drawn by NumPy, and how the checks compile."""
+"""Random instances for the checks, and the compiler options of the checks."""
 
 import math
 from typing import Any
@@ -10,9 +10,8 @@ import numpy as np
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem, Workload
 
-# XLA transforms the program as usual, and LLVM does not optimise the machine code: compiling takes
-# about half of the time, and the program runs a few times slower.
-QUICKLY: dict[str, Any] = {
+# XLA optimises as usual and LLVM does not: about half of the compile time, a few times slower runs.
+FAST_COMPILE_OPTIONS: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
@@ -31,12 +30,12 @@ def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance
     most = problem.horizon * problem.max_arrivals
     if problem.num_rows < (1 if problem.pooled else most):
         raise ValueError(f"num_rows={problem.num_rows} must reach {most} queries, unless pooled")
-    each = [_instance(problem, seed, number) for number in range(count)]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    instances = [_draw_instance(problem, seed, number) for number in range(count)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *instances)
 
 
-def _instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
-    """Draw one instance with NumPy, without the code that is checked."""
+def _draw_instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
+    """Draw an instance by NumPy, independently of the code that is checked."""
     draw = np.random.default_rng([seed, number])
     rows, servers, dim = problem.num_rows, problem.num_servers, problem.dim
     if problem.parameters == "disjoint":
@@ -46,20 +45,20 @@ def _instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
         contexts = draw.normal(size=(rows, servers, dim))
         utilities = contexts @ draw.normal(size=dim)
     shape = (problem.horizon, problem.max_arrivals)
-    arriving = draw.integers(rows, size=shape)
+    arrival_rows = draw.integers(rows, size=shape)
     if not problem.pooled:
-        arriving = np.arange(math.prod(shape)).reshape(shape)
+        arrival_rows = np.arange(math.prod(shape)).reshape(shape)
     if problem.max_arrivals == 1:
-        arriving = arriving[:, 0]
-    world = Workload(
+        arrival_rows = arrival_rows[:, 0]
+    workload = Workload(
         jnp.asarray(contexts, float),
         jnp.asarray(utilities + 1.0, float),
-        jnp.asarray(arriving, jnp.int32),
+        jnp.asarray(arrival_rows, jnp.int32),
         jnp.arange(rows, dtype=jnp.int32),
     )
-    arrives = jnp.asarray(draw.uniform(size=problem.horizon) < ARRIVAL_RATE)
+    arrivals = jnp.asarray(draw.uniform(size=problem.horizon) < ARRIVAL_RATE)
     if (most := problem.max_arrivals) > 1:
         counts = draw.binomial(most, ARRIVAL_RATE / most, size=problem.horizon)
-        arrives = jnp.asarray(counts, jnp.int32)
+        arrivals = jnp.asarray(counts, jnp.int32)
     choice = jnp.asarray(draw.uniform(size=problem.horizon), float)
-    return simulate.Instance(rng.run_key(1000 * seed + number), world, arrives, choice)
+    return simulate.Instance(rng.run_key(1000 * seed + number), workload, arrivals, choice)

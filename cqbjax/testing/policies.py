@@ -5,6 +5,7 @@ runs in `sweep`.
 """
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -27,7 +28,7 @@ from cqbjax.core.types import (
     blank_action,
     read_needs,
 )
-from cqbjax.testing.instances import PROBLEM, QUICKLY, draw_instances
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS, PROBLEM, draw_instances
 
 # What a policy receives in a round without a query: as in the simulator, no call of `update`, or
 # another action and choice. Its decisions must not depend on this.
@@ -58,25 +59,19 @@ class Probe(Wrapper):
         action: Action,
         feedback: Feedback,
     ) -> tuple[Any, Action]:
-        """Let the policy within learn; without a query, in one of three ways."""
-        told, answer = self._told(observation, action, feedback)
-        after = self.policy.update(state[0], observation, told, answer)
-        skipped = (self.how == SKIPPED) & ~feedback.valid
-        kept = jax.tree.map(lambda old, new: jnp.where(skipped, old, new), state[0], after)
-        return kept, action
-
-    def _told(
-        self, observation: Observation, action: Action, feedback: Feedback
-    ) -> tuple[Action, Feedback]:
-        """Return the action and the feedback that the policy within receives."""
+        """Update the policy; in a round without a query, in the way that `how` chooses."""
         size, number = observation.problem.assortment_size, observation.problem.num_servers
         rank = observation.round % mnl.num_assortments(number, size)
         servers = mnl.unrank_assortment(rank, number, size)
         other = action._replace(servers=servers, explored=~action.explored)
         changed = (self.how == CHANGED) & ~feedback.valid
-        told = jax.tree.map(lambda one, two: jnp.where(changed, two, one), action, other)
+        reported = jax.tree.map(lambda old, new: jnp.where(changed, new, old), action, other)
         choice = jnp.where(changed, (feedback.choice + 1) % (size + 1), feedback.choice)
-        return told, feedback._replace(choice=choice)
+        after = self.policy.update(
+            state[0], observation, reported, feedback._replace(choice=choice)
+        )
+        skipped = (self.how == SKIPPED) & ~feedback.valid
+        return jax.tree.map(lambda old, new: jnp.where(skipped, old, new), state[0], after), action
 
 
 def check_fields(policy: Policy) -> None:
@@ -117,28 +112,28 @@ def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) ->
         ContractError: if the programs differ.
     """
 
-    def one_round(policy: Policy, round_: Array) -> Any:
+    def play_round(policy: Policy, round_: Array) -> Any:
         carry = simulate.start(policy, problem, instance, problem.horizon)
         return simulate.run_round(policy, problem, instance, carry, round_)
 
     require(
-        traced_alike(one_round, policy, 1),
+        traces_equally(play_round, policy, 1),
         "select and update must be pure: tracing them twice gives different programs",
     )
 
 
-def traced_alike(say: Callable[..., Any], *asked: Any) -> bool:
-    """Return whether tracing a function twice gives the same program and the same constants."""
-    # A new function each time, because JAX caches the traces of a function.
-    first, second = (jax.make_jaxpr(lambda *a: say(*a))(*asked) for _ in range(2))
+def traces_equally(function: Callable[..., Any], *args: Any) -> bool:
+    """Tell whether tracing a function twice gives the same program and constants."""
+    # A new lambda each time, because JAX caches the trace of a function.
+    first, second = (jax.make_jaxpr(lambda *a: function(*a))(*args) for _ in range(2))
     return str(first) == str(second) and all(
-        np.array_equal(numbers(a), numbers(b))
+        np.array_equal(to_numpy(a), to_numpy(b))
         for a, b in zip(first.consts, second.consts, strict=True)
     )
 
 
-def numbers(value: Any) -> np.ndarray:
-    """Convert a value to a NumPy array; a key becomes its bits."""
+def to_numpy(value: Any) -> np.ndarray:
+    """Return an array, or the bits of a random key, as a NumPy array."""
     if isinstance(value, Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value)
@@ -151,8 +146,8 @@ BATCH = (0, 0, 0, 1)
 HOW = (NATURAL, SKIPPED, CHANGED, NATURAL)
 
 
-class _Shown(NamedTuple):
-    """What the checks read of a round: the action, the waiting slots and the decision."""
+class PlayedRound(NamedTuple):
+    """One round as the checks see it: the action, the queue's arrival rounds, and the outcome."""
 
     action: Action
     arrived: Array
@@ -177,22 +172,22 @@ def check_decisions(
     program = program or compile_runs(policy, problem)
     both = draw_instances(problem, seed, 2)
     batch = jax.tree.map(lambda leaf: leaf[jnp.asarray(BATCH)], both)
-    numbers = _arrays(policy)
-    shown = jax.tree.map(np.asarray, program(numbers, jnp.asarray(HOW), batch))
+    arrays = _as_arrays(policy)
+    played = jax.tree.map(np.asarray, program(arrays, jnp.asarray(HOW), batch))
     for row in range(len(BATCH)):
-        _check_run(problem, jax.tree.map(operator.itemgetter(row), shown))
-    _check_dummy_job(shown)
-    # In `batch` the last run was together with another instance; here with copies of itself.
+        _check_run(problem, jax.tree.map(operator.itemgetter(row), played))
+    _check_dummy_job(played)
+    # The last run is repeated in a batch of copies of itself.
     copies = jax.tree.map(lambda leaf: jnp.stack([leaf[-1]] * len(BATCH)), batch)
     natural = jnp.full(len(BATCH), NATURAL)
-    differing = _first_difference(shown, -1, program(numbers, natural, copies), 0)
+    differing = _first_difference(played, -1, program(arrays, natural, copies), 0)
     require(
         differing is None,
         f"a run must not depend on its batch, and its decision of round {differing} does",
     )
     if uncompiled:
-        last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
-        _check_alone(policy, problem, last, of_last)
+        last, played_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, played))
+        _check_alone(policy, problem, last, played_last)
 
 
 def compile_runs(policy: Policy, problem: Problem) -> Any:
@@ -203,63 +198,59 @@ def compile_runs(policy: Policy, problem: Problem) -> Any:
         instances) -> what the checks read of each run.
     """
 
-    def play(policy: Policy, how: Array, instance: simulate.Instance) -> _Shown:
+    def play(policy: Policy, how: Array, instance: simulate.Instance) -> PlayedRound:
         probe: Any = Probe(policy=policy, how=how)
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-
-        def one(carry: simulate.Carry, round_: Array) -> tuple[simulate.Carry, _Shown]:
-            return _advance(probe, problem, instance, carry, round_)
-
-        return jax.lax.scan(one, simulate.start(probe, problem, instance, problem.horizon), rounds)[
-            1
-        ]
+        advance = functools.partial(_advance, probe, problem, instance)
+        start = simulate.start(probe, problem, instance, problem.horizon)
+        return jax.lax.scan(advance, start, rounds)[1]
 
     batch = draw_instances(problem, 0, len(BATCH))
     batched = jax.jit(jax.vmap(play, in_axes=(None, 0, 0)))
-    lowered = batched.lower(_arrays(policy), jnp.asarray(HOW), batch)
-    return lowered.compile(compiler_options=QUICKLY)
+    lowered = batched.lower(_as_arrays(policy), jnp.asarray(HOW), batch)
+    return lowered.compile(compiler_options=FAST_COMPILE_OPTIONS)
 
 
-def _arrays(policy: Policy) -> Policy:
-    """Return the policy with its leaves as arrays of the same types."""
+def _as_arrays(policy: Policy) -> Policy:
+    """Return the policy with an array for every leaf, of the leaf's type."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), policy)
 
 
 def _advance(
     probe: Any, problem: Problem, instance: simulate.Instance, carry: simulate.Carry, t: Array
-) -> tuple[simulate.Carry, _Shown]:
-    """Simulate one round, and return what the checks read of it."""
+) -> tuple[simulate.Carry, PlayedRound]:
+    """Play one round."""
     after, decision = simulate.run_round(probe, problem, instance, carry, t)
     action = decision.state[1]
-    return after, _Shown(action, carry.queue.arrived, decision._replace(state=()))
+    return after, PlayedRound(action, carry.queue.arrived, decision._replace(state=()))
 
 
-def _check_run(problem: Problem, shown: _Shown) -> None:
+def _check_run(problem: Problem, played: PlayedRound) -> None:
     """Check that each round serves a waiting query with K distinct servers in increasing order."""
-    servers, slots = np.asarray(contract.offered_servers(shown.action)), shown.action.slot
-    fine = np.asarray(contract.are_valid_servers(jnp.asarray(servers), problem.num_servers))
-    here = np.asarray(contract.holds_query(jnp.asarray(slots), jnp.asarray(shown.arrived)))
-    for t in np.flatnonzero(~fine | (shown.decision.valid & ~here))[:1]:
+    servers, slots = np.asarray(contract.offered_servers(played.action)), played.action.slot
+    right = np.asarray(contract.are_valid_servers(jnp.asarray(servers), problem.num_servers))
+    waits = np.asarray(contract.holds_query(jnp.asarray(slots), jnp.asarray(played.arrived)))
+    for t in np.flatnonzero(~right | (played.decision.valid & ~waits))[:1]:
         raise ContractError(contract.describe_breach(problem, t + 1, int(slots[t]), servers[t]))
 
 
-def _check_dummy_job(shown: _Shown) -> None:
-    """Check that feedback in rounds without a query does not change later decisions."""
-    valid = shown.decision.valid[0]
+def _check_dummy_job(played: PlayedRound) -> None:
+    """Check that feedback in rounds without a query changes no later decision."""
+    valid = played.decision.valid[0]
     if valid.all() or not valid.any():
         raise ValueError("the check needs rounds with and without a query: use a longer horizon")
-    kinds = {1: "leaving out update", 2: "another action and choice"}
-    for row, kind in kinds.items():
-        differing = _first_difference(shown, 0, shown, row)
+    changes = {1: "leaving out update", 2: "another action and choice"}
+    for row, change in changes.items():
+        differing = _first_difference(played, 0, played, row)
         require(
             differing is None,
-            f"feedback with valid=False must teach nothing, and {kind} in rounds without a query "
+            f"feedback with valid=False must teach nothing, and {change} in rounds without a query "
             f"changes the decision of round {differing}",
         )
 
 
 def _check_alone(
-    policy: Policy, problem: Problem, instance: simulate.Instance, batched: _Shown
+    policy: Policy, problem: Problem, instance: simulate.Instance, batched: PlayedRound
 ) -> None:
     """Check that a run alone, without compilation, decides as in the compiled batch."""
     probe: Any = Probe(policy=policy, how=jnp.asarray(NATURAL))
@@ -267,8 +258,8 @@ def _check_alone(
     with jax.disable_jit():
         carry, alone = simulate.start(probe, problem, instance, problem.horizon), []
         for t in range(1, rounds + 1):
-            carry, shown = _advance(probe, problem, instance, carry, jnp.int32(t))
-            alone.append(shown)
+            carry, played = _advance(probe, problem, instance, carry, jnp.int32(t))
+            alone.append(played)
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[None], *alone)
     part = jax.tree.map(lambda leaf: leaf[None, :rounds], batched)
     differing = _first_difference(stacked, 0, part, 0)
@@ -278,12 +269,12 @@ def _check_alone(
     )
 
 
-def _first_difference(one: _Shown, i: int, two: _Shown, j: int) -> int | None:
-    """Return the first round in which two runs decide differently; None if they agree."""
+def _first_difference(first: PlayedRound, i: int, second: PlayedRound, j: int) -> int | None:
+    """Return the first round in which two runs decide differently, None if they never do."""
     a, b = (
-        (shown.decision.valid[row], shown.decision.query[row], shown.decision.servers[row],
-         shown.action.explored[row])
-        for shown, row in ((one, i), (two, j))
+        (played.decision.valid[row], played.decision.query[row], played.decision.servers[row],
+         played.action.explored[row])
+        for played, row in ((first, i), (second, j))
     )  # fmt: skip
     differs = (a[0] != b[0]) | (
         a[0] & ((a[1] != b[1]) | (a[2] != b[2]).any(axis=-1) | (a[3] != b[3]))
@@ -327,8 +318,8 @@ def check_policy(
     checked = {} if checked is None else checked
     key = signature_of(policy), problem
     if key not in checked:
-        world = jax.tree.map(operator.itemgetter(0), draw_instances(problem, seed, 1))
+        instance = jax.tree.map(operator.itemgetter(0), draw_instances(problem, seed, 1))
         conformance.check_policy(policy, problem)
-        check_pure(policy, problem, world)
+        check_pure(policy, problem, instance)
         checked[key] = compile_runs(policy, problem)
     check_decisions(policy, problem, seed, uncompiled, checked[key])

@@ -13,7 +13,7 @@ from cqbjax.core.pytree import as_arrays, signature_of
 from cqbjax.core.scenario import Dynamics, Scenario, ServiceModel, UserModel, check_model
 from cqbjax.core.types import Problem, Source
 from cqbjax.testing.instances import PROBLEM
-from cqbjax.testing.policies import numbers, traced_alike
+from cqbjax.testing.policies import to_numpy, traces_equally
 
 
 def check_source(
@@ -43,62 +43,54 @@ def check_source(
         column is None or 0 <= column < dim,
         f"age_column={column} must lie in 0..{dim - 1}, or None",
     )
-    drawn = _drawn(source, arrival_rate, seed, problem)
+
+    def draw(problem: Problem) -> Any:
+        rate = jnp.asarray(arrival_rate)
+        instance = simulate.draw_instance(rng.run_key(seed), source, rate, problem)
+        return jax.tree.map(np.asarray, (instance.workload, instance.arrivals))
+
+    workload, arrivals = drawn = draw(problem)
     batch = jax.tree.map(lambda leaf: leaf[None], drawn)
     (fault,) = np.asarray(conformance.instance_faults(problem, *batch))
     require(fault == 0, conformance.INSTANCE_FAULTS[fault - 1])
-    again = jax.tree.leaves(_drawn(source, arrival_rate, seed, problem))
-    same = all(map(np.array_equal, jax.tree.leaves(drawn), again))
+    same = all(map(np.array_equal, jax.tree.leaves(drawn), jax.tree.leaves(draw(problem))))
     require(same, "the same key must give the same draws, and a second call gives others")
-    half = _drawn(source, arrival_rate, seed, source.problem(K, horizon // 2))
-    pairs = zip(("arrives", "queries"), _coming(half), _coming(drawn), strict=True)
-    differing = [
-        part for part, one, other in pairs if not np.array_equal(one, other[: horizon // 2])
-    ]
+    half = horizon // 2
+    shorter, shorter_arrivals = draw(source.problem(K, half))
+    contexts, shorter_contexts = (part.contexts[part.arrival_rows] for part in (workload, shorter))
+    differing = [] if np.array_equal(shorter_arrivals, arrivals[:half]) else ["arrivals"]
+    differing += [] if np.array_equal(shorter_contexts, contexts[:half]) else ["queries"]
     require(
         not differing,
         f"the first rounds must be the same at any horizon, and {' and '.join(differing)} differ",
     )
 
 
-def _drawn(source: Source, arrival_rate: float, seed: int, problem: Problem) -> Any:
-    """Draw the workload and the arrivals of a run, as NumPy arrays."""
-    drawn = simulate.draw_instance(rng.run_key(seed), source, jnp.asarray(arrival_rate), problem)
-    return jax.tree.map(np.asarray, (drawn.workload, drawn.arrivals))
-
-
-def _coming(drawn: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arrivals of each round, and the contexts of the queries that may arrive."""
-    world, arrives = drawn
-    return arrives, world.contexts[world.arrival_rows]
-
-
 def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> None:
     """Check a user model against the contract of `cqbjax.UserModel`.
 
-    Checks that the class is a frozen pytree, a subclass of `UserModel`, and overrides a method;
-    that its method `check` accepts the settings; shapes and types of draws and results; that draws
-    are finite, reproducible from the key, and the same at a shorter horizon; that `react` is pure,
-    and `away` at least 1.
+    It checks the class (a frozen pytree that overrides something) and its `check`; the shapes and
+    types of draws and reactions; that the same key gives the same draws, without NaN, and the same
+    first rounds at a shorter horizon; that reactions are pure, with delays of at least one round.
 
     Args:
-        users: the model to check.
-        problem: the shapes to check it with.
-        seed: seed of the run that is drawn.
+        users: what to check.
+        problem: shapes for the check.
+        seed: of the run that is drawn.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
-        ValueError: its method `check` rejects the settings.
+        ValueError: the model's `check` refuses its settings.
     """
     check_model(users, UserModel)
     users.check(problem)
     with contract.prefix_errors(type(users).__name__):
         conformance.check_users(signature_of(as_arrays(users)).shapes(), problem)
-        rules = _checked_draws(Scenario(source=None, users=(users,)), problem, seed)
-        (drawn,) = rules.user_draws
-        mine = jax.tree.map(lambda leaf: leaf[0, 0], drawn)
+        scenario = Scenario(source=None, users=(users,))
+        (drawn,) = _draw_checked_dynamics(scenario, problem, seed).user_draws
+        first = jax.tree.map(lambda leaf: leaf[0, 0], drawn)
         require(
-            traced_alike(lambda attempts: users.react(mine, attempts), np.int32(1)),
+            traces_equally(functools.partial(users.react, first), np.int32(1)),
             "react must be pure: tracing it twice gives different programs",
         )
 
@@ -124,41 +116,40 @@ def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int =
     service.check(problem)
     with contract.prefix_errors(type(service).__name__):
         conformance.check_service(signature_of(as_arrays(service)).shapes(), problem)
-        setting = Scenario(source=None, service=(service,))
+        scenario = Scenario(source=None, service=(service,))
         problem = problem._replace(channels=service.channels)
-        (drawn,) = _checked_draws(setting, problem, seed).service_draws
-        mine = jax.tree.map(lambda leaf: leaf[0], drawn)
+        (drawn,) = _draw_checked_dynamics(scenario, problem, seed).service_draws
+        first = jax.tree.map(lambda leaf: leaf[0], drawn)
         zero, servers = np.int32(0), np.arange(problem.assortment_size, dtype=np.int32)
-        said = {
+        arguments = {
             "available": (), "service_time": (zero, zero, servers), "feedback_arrives": (zero,),
             "prices": (),
         }  # fmt: skip
-        for method, asked in said.items():
+        for method, args in arguments.items():
             require(
-                traced_alike(functools.partial(getattr(service, method), mine), *asked),
+                traces_equally(functools.partial(getattr(service, method), first), *args),
                 f"{method} must be pure: tracing it twice gives different programs",
             )
 
 
-def _checked_draws(setting: Scenario, problem: Problem, seed: int) -> Dynamics:
-    """Return the draws of a model for a run, checked against the contract."""
+def _draw_checked_dynamics(scenario: Scenario, problem: Problem, seed: int) -> Dynamics:
+    """Draw the dynamics of a run and check the draws."""
     key = rng.run_key(seed)
 
-    def drawn(horizon: int) -> Any:
-        own: Any = setting.draw_dynamics(key, problem._replace(horizon=horizon))
-        return own, [numbers(leaf) for leaf in jax.tree.leaves(own[2:])]
+    def draw(horizon: int) -> tuple[Any, list[np.ndarray]]:
+        dynamics: Any = scenario.draw_dynamics(key, problem._replace(horizon=horizon))
+        return dynamics, [to_numpy(leaf) for leaf in jax.tree.leaves(dynamics[2:])]
 
-    (rules, first), (_, again) = drawn(problem.horizon), drawn(problem.horizon)
-    pairs = zip(first, again, strict=True)
-    same = all(np.array_equal(one, two, equal_nan=True) for one, two in pairs)
+    (dynamics, first), (_, second) = draw(problem.horizon), draw(problem.horizon)
+    pairs = zip(first, second, strict=True)
+    same = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
     require(same, "the same key must give the same draws, and a second call gives others")
-    batch = jax.tree.map(lambda leaf: np.asarray(leaf)[None], rules)
-    ((fault,),) = np.asarray(
-        conformance.model_faults(problem, batch, np.zeros((1, problem.horizon)))
-    )
+    batch = jax.tree.map(lambda leaf: np.asarray(leaf)[None], dynamics)
+    arrivals = np.zeros((1, problem.horizon))
+    ((fault,),) = np.asarray(conformance.model_faults(problem, batch, arrivals))
     require(fault == 0, conformance.MODEL_FAULTS[fault - 1])
     half = problem.horizon // 2
-    _, shorter = drawn(half)
-    same = all(np.array_equal(one, two[:half]) for one, two in zip(shorter, first, strict=True))
-    require(same, "the first rounds must be drawn alike at any horizon, and they differ")
-    return rules
+    pairs = zip(draw(half)[1], first, strict=True)
+    same = all(np.array_equal(shorter, longer[:half]) for shorter, longer in pairs)
+    require(same, "the first rounds must be the same at any horizon, and they differ")
+    return dynamics

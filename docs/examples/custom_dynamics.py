@@ -60,7 +60,7 @@ class Sleepers(UserModel):
 
     def react(self, drawn, attempts):
         """Stay away for that many rounds."""
-        return PAPER_REACTION._replace(away=drawn)
+        return PAPER_REACTION._replace(return_delay=drawn)
 
 
 check_service(Nights())

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def offered_rows(values: Array, servers: Array, filler: float) -> Array:
     """Return the rows of `values` [N, ...] of an assortment [K]; `filler` where it is -1."""
-    return types.mask_hidden(servers >= 0, values[servers], filler)
+    return types.mask_unoffered(servers >= 0, values[servers], filler)
 
 
 def mean_columns(name: str, values: xr.DataArray, share: bool = False) -> dict[str, float]:

@@ -23,7 +23,7 @@ from cqbjax.dynamics import (
     ServiceChannels,
     ServiceTimes,
 )
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 ROUNDS, SLOTS, NAN = 8, 8, np.nan
 # A choice among such utilities is certain in float32.
@@ -109,7 +109,7 @@ def played(source, users, service, size, plan, exploring):
     source = as_arrays(with_dynamics(source, users, service))
     problem = source.problem(size, ROUNDS)
 
-    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    @functools.partial(jax.jit, compiler_options=FAST_COMPILE_OPTIONS)
     def run(source, policy):
         instance = simulate.draw_instance(rng.run_key(0), source, jnp.float32(0.5), problem)
         carry = simulate.start(policy, problem, instance, SLOTS, recording=RECORDING)

@@ -109,8 +109,8 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
             shown[t] = [0] * problem.num_servers
         row, slots, served = (field[i] for field in played.queue[:3])
         here = slots > 0
-        if played.queue.shown is not None:
-            counts = played.queue.shown[i][here].tolist()
+        if played.queue.offer_counts is not None:
+            counts = played.queue.offer_counts[i][here].tolist()
             assert counts == [shown[query] for query in slots[here]]
         assert dict(zip(slots[here], served[here], strict=True)) == waiting
         assert played.arrivals[: i + 1].sum() - departures == played.length[i] == len(waiting)

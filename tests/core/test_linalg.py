@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cqbjax.core import linalg, platforms
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
 PLATFORMS = {"cpu": platforms.CPU, "gpu": platforms.GPU._replace(barriers=True)}
@@ -155,7 +155,7 @@ def test_what_is_written_out_is_what_numpy_makes_of_it(platform, x64, monkeypatc
     monkeypatch.setattr(linalg, "MAX_MASKED", MASKED)
     made = {name: make(*size) for name, (make, *size) in MADE.items()}
 
-    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    @functools.partial(jax.jit, compiler_options=FAST_COMPILE_OPTIONS)
     def together():
         return {
             name: {one: compute() for one, compute in ours.items()}
@@ -171,8 +171,8 @@ def test_what_is_written_out_is_what_numpy_makes_of_it(platform, x64, monkeypatc
             np.testing.assert_allclose(value, known, rtol=1e-9, atol=1e-12, err_msg=f"{name} {one}")
 
 
-packed = jax.jit(linalg.pack_bits, compiler_options=QUICKLY)
-nth_bit = jax.jit(linalg.nth_bit, compiler_options=QUICKLY)
+packed = jax.jit(linalg.pack_bits, compiler_options=FAST_COMPILE_OPTIONS)
+nth_bit = jax.jit(linalg.nth_bit, compiler_options=FAST_COMPILE_OPTIONS)
 
 
 @QUICK

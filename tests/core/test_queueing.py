@@ -51,7 +51,7 @@ def test_the_queue_is_a_dictionary_of_slots(rounds):
         assert {c for c in range(CAPACITY) if waiting[c]} == set(model)
         for c, (row, arrived, served, counts) in model.items():
             assert (queue.row[c], queue.arrived[c], queue.served[c]) == (row, arrived, served)
-            assert queue.shown[c].tolist() == counts
+            assert queue.offer_counts[c].tolist() == counts
 
 
 @QUICK
@@ -85,7 +85,7 @@ def test_a_query_that_stays_asks_what_comes_next_and_enters_again():
     after = serve(
         queue, jnp.int32(1), jnp.zeros(1, jnp.int32), jnp.bool_(False), jnp.int32(8), jnp.int32(7)
     )
-    assert [after.row.tolist(), after.entered.tolist()] == [[4, 7], [1, 8]]
+    assert [after.row.tolist(), after.entry_rounds.tolist()] == [[4, 7], [1, 8]]
     assert [after.arrived.tolist(), after.served.tolist()] == [[1, 2], [0, 1]]
 
 

@@ -72,14 +72,14 @@ def test_latencies_are_joined_by_prompt_and_llm_in_any_order(name, tmp_path):
     table = TableNames(["1", "2", "30"], ["small", 'la "r" ge'], "dataset mine")
     for order in (frame, frame[::-1], frame.select(frame.columns[::-1])[[1, 0, 2]]):
         service = make_service_times(latencies=saved(order, tmp_path / name), round_seconds=2)
-        assert service.joined(table).names is None
-        np.testing.assert_array_equal(service.joined(table).rounds, [[1, 2], [1, 5], [4, 1]])
+        assert service.join_names(table).names is None
+        np.testing.assert_array_equal(service.join_names(table).rounds, [[1, 2], [1, 5], [4, 1]])
     own = TableNames(["30", "1"], ["small", 'la "r" ge'], "dataset mine")
     with pytest.raises(ValueError, match="times.*: has prompt_id '2', unknown there: they must be"):
-        service.joined(own)
+        service.join_names(own)
     own = TableNames(["1", "2", "30"], ["small", "large"], "dataset mine")
     with pytest.raises(ValueError, match="lacks LLM 'large' and has LLM 'la \"r\" ge', unknown"):
-        service.joined(own)
+        service.join_names(own)
     with pytest.raises(ValueError, match="the source has no table of named ones"):
         with_dynamics(Synthetic(num_servers=2, dim=2), [], [service])
     assert make_service_times(rounds=3, law="geometric") == ServiceTimes(rounds=3, law="geometric")

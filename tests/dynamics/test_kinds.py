@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import rng, scenario, simulate
+from cqbjax.core import rng, simulate
 from cqbjax.core.scenario import (
     Dynamics,
     Reaction,
@@ -60,7 +60,11 @@ def test_who_orbits_is_away_for_geometric_rounds_or_for_one_of_a_table():
     assert [near((table == one).mean(), share) for one, share in ((1, 0.25), (4, 0.5), (9, 0.25))]
     assert set(np.unique(table)) == {1, 4, 9}
     said = Orbit().react(jnp.int32(5), jnp.int32(2))
-    assert (bool(said.leaves), bool(said.pretends), int(said.away)) == (False, False, 5)
+    assert (bool(said.abandons), bool(said.looks_satisfied), int(said.return_delay)) == (
+        False,
+        False,
+        5,
+    )
 
 
 def test_trials_up_to_a_success_follow_their_uniform():
@@ -88,9 +92,9 @@ def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
     assert uniforms.shape == (HORIZON, 2, 2)
     for attempts, (own, pretending) in ((2, (0.1, 0.5)), (2, (0.3, 0.5)), (3, (0.3, 0.7))):
         said = kind.react(jnp.asarray([own, pretending]), jnp.int32(attempts))
-        assert bool(said.leaves) == (attempts >= 3 or own < 0.2)
-        assert bool(said.pretends) == (pretending < 0.6) and said.away == 1
-    assert drawn(PersistentUsers()) == () and not PersistentUsers().react((), jnp.int32(9)).leaves
+        assert bool(said.abandons) == (attempts >= 3 or own < 0.2)
+        assert bool(said.looks_satisfied) == (pretending < 0.6) and said.return_delay == 1
+    assert drawn(PersistentUsers()) == () and not PersistentUsers().react((), jnp.int32(9)).abandons
 
 
 def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
@@ -104,7 +108,9 @@ def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
 def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_average():
     servers = jnp.asarray([0, 2])
     uniforms = drawn(ServiceTimes(rounds=2))
-    assert uniforms.shape == (HORIZON, 2) and ServiceTimes.lasting and not ServiceModel.lasting
+    assert (
+        uniforms.shape == (HORIZON, 2) and ServiceTimes.multi_round and not ServiceModel.multi_round
+    )
     assert (
         ServiceTimes(rounds=2).service_time(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 2
     )
@@ -151,7 +157,7 @@ def test_feedback_is_lost_with_its_probability():
 def test_the_template_backs_off():
     assert drawn(BacksOff()).shape == (HORIZON, 2)
     said = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
-    assert int(said.away) == 9 and not said.leaves
+    assert int(said.return_delay) == 9 and not said.abandons
 
 
 @pytest.mark.parametrize(
@@ -268,7 +274,7 @@ def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_fee
     none = rules_of(service=[ServiceModel(), ServiceModel()])
     assert none.available(t) is None and none.feedback_arrives(t, place) is None
     assert none.service_time(t, place, place, servers) == 1
-    assert not none.lasting and rules_of(service=[ServiceModel(), ServiceTimes()]).lasting
+    assert not none.multi_round and rules_of(service=[ServiceModel(), ServiceTimes()]).multi_round
 
 
 class Priced(ServiceModel):
@@ -313,8 +319,6 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
         "who stays pretends nothing"
     )
     assert said((True, True, 1), (False, False, 9)) == (True, True, 9)
-    table = np.arange(6).reshape(3, 2)
-    assert scenario._at_round({"a": table}, 2)["a"].tolist() == [2, 3]
 
 
 def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
@@ -342,8 +346,8 @@ def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them(
     assert np.asarray(patience).tolist() == [[2]] * 5
     assert Scenario(source=coin).draw_dynamics(KEY, coin.problem(1, 5)) is None
     for users, service, said in (
-        ([LostFeedback()], [], "users: LostFeedback must be made from core.scenario.UserModel"),
-        ([], [Orbit()], "service: Orbit must be made from core.scenario.ServiceModel"),
+        ([LostFeedback()], [], "users: LostFeedback must be a subclass of cqbjax.UserModel"),
+        ([], [Orbit()], "service: Orbit must be a subclass of cqbjax.ServiceModel"),
         ([Reacts(False, False, 1)], [], "users: Reacts must be registered as a pytree"),
     ):
         with pytest.raises(ValueError, match=said):

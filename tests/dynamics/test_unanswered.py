@@ -10,7 +10,7 @@ from cqbjax.core import queueing, rng, simulate
 from cqbjax.core.pytree import as_arrays, pytree
 from cqbjax.core.recorders import OPTIONAL, STANDARD
 from cqbjax.core.scenario import with_dynamics
-from cqbjax.core.types import Action
+from cqbjax.core.types import Action, mask_unoffered
 from cqbjax.dynamics import DelayedFeedback, Impatience, Outages, ServiceTimes
 from cqbjax.policies import LinearBandit, LlmRanking, RandomRouting
 from cqbjax.sources import PromptPool
@@ -39,7 +39,7 @@ class Shows:
 
     def update(self, state, observation, action, feedback):
         answered = jnp.broadcast_to(feedback.valid, action.servers.shape)
-        return state.at[action.servers].add(action.mask_hidden(answered, False))
+        return state.at[action.servers].add(mask_unoffered(action.offered, answered, False))
 
 
 def play(policy, size, service, users=(), rate=0.5):

@@ -333,7 +333,7 @@ class Nowhere(UserModel):
         return jnp.zeros((problem.horizon, problem.channels))
 
     def react(self, drawn, attempts):
-        return PAPER_REACTION._replace(away=jnp.int32(0))
+        return PAPER_REACTION._replace(return_delay=jnp.int32(0))
 
 
 @pytree

@@ -47,7 +47,7 @@ class UsersIf(UserModel):
         return jax.random.uniform(key, (problem.horizon, problem.channels))
 
     def react(self, drawn, attempts):
-        return PAPER_REACTION if drawn < 0.5 else PAPER_REACTION._replace(leaves=drawn > 0.6)
+        return PAPER_REACTION if drawn < 0.5 else PAPER_REACTION._replace(abandons=drawn > 0.6)
 
 
 @pytree
@@ -132,8 +132,8 @@ SAID = {
     "PolicyIf": rf"policy mine: PolicyIf\.select {ASKS}",
     "RecorderIf": rf"record: RecorderIf\.update {ASKS}",
     "SourceMissing": "source: SourceMissing lacks the method draw_workload, one of problem, ",
-    "UsersMissing": "users: UsersMissing lacks a method that changes something, one of react, ",
-    "ServiceMissing": "service: ServiceMissing lacks a method that changes something, one of ",
+    "UsersMissing": "users: UsersMissing must override at least one of react, ",
+    "ServiceMissing": "service: ServiceMissing must override at least one of ",
     "PolicyMissing": "policy mine: PolicyMissing lacks the method update, one of init, select, ",
     "RecorderMissing": "Can't instantiate abstract class RecorderMissing .*update",
     "SourcePlain": "source: SourcePlain must be registered as a pytree: decorate it with ",

@@ -15,7 +15,7 @@ from cqbjax.estimation import (
     table_history,
 )
 from cqbjax.estimation.belief import Interaction
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 
 def test_second_derivatives_are_those_of_the_own_servers_probability(x64):
@@ -54,7 +54,7 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
         last = jax.tree.map(lambda leaf: leaf[-1], told)
         return table_history.sum_residuals(scores[last.servers], scores, record, problem, last)
 
-    residual, curvature = jax.jit(summed, compiler_options=QUICKLY)(told, scores)
+    residual, curvature = jax.jit(summed, compiler_options=FAST_COMPILE_OPTIONS)(told, scores)
     slope, bend = np.zeros((size, table)), np.zeros((size, size, table))
     for t in np.flatnonzero(valid):
         weights = np.append(np.exp(scores[shown[t], row[t]]), 1.0)

@@ -23,7 +23,7 @@ from cqbjax.estimation import (
     whitened_kernel,
 )
 from cqbjax.estimation.belief import Interaction
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 LAMBDA0, ROUNDS, SERVERS, DIM, TABLE, PAGE = 0.7, 18, 3, 2, 7, 4
 # Kernels written for a GPU are carried out by JAX.
@@ -210,7 +210,9 @@ QUEUE = Queue(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("belief", "platform"), compiler_options=QUICKLY)
+@functools.partial(
+    jax.jit, static_argnames=("belief", "platform"), compiler_options=FAST_COMPILE_OPTIONS
+)
 def learnt(belief, platform, contexts, offset, told, normal, alpha):
     """Return theta after every round [T, B, d], and what is made of the last state."""
 

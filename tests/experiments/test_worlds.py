@@ -40,7 +40,7 @@ REFUSED = {
         (COIN, "drift.jump_at=5"),
     "drift turns tastes from one LLM to the next, and num_servers=1":
         ("num_servers=1", "drift.quarter=9"),
-    "prices are of a table's answers, and this source knows of no costs": ("service=[prices]",),
+    "prices need a table with costs, and this source has none": ("service=[prices]",),
     "classes=[0.4, 1.8] must be a probability of each class":
         (COIN, "source.classes=[0.4,1.8]"),
     "times.csv: latencies are joined by prompt_id and LLM, and the source has no":

@@ -13,7 +13,7 @@ from cqbjax.core.types import Observation, Problem, Queue
 from cqbjax.estimation import WindowedBeliefState
 from cqbjax.policies import Acqb
 from cqbjax.policies.acqb import AcqbState
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 ROUND, ATTEMPTS, TAU = 9, 3, 12
 KEY = rng.round_key(rng.run_key(1), ROUND)
@@ -22,7 +22,7 @@ UNIFORM = float(rng.uniform(KEY, rng.Stream.EXPLORE))
 SHORT, LONG = int(0.999 * UNIFORM**-2), int(1.001 * UNIFORM**-2) + 1
 
 
-@functools.partial(jax.jit, static_argnames="windowed", compiler_options=QUICKLY)
+@functools.partial(jax.jit, static_argnames="windowed", compiler_options=FAST_COMPILE_OPTIONS)
 def decided(policy, arrived, t, windowed):
     """Return whether a round explores, which of two queries is served, and with which servers."""
     problem = Problem(5, 2, 2, 3, LONG if windowed else SHORT, "disjoint", True)

@@ -11,7 +11,7 @@ from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 from cqbjax.policies import QueueingBandit, context_free_bandits
 from cqbjax.policies.context_free_bandits import PlayCounts
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 PROBLEM = Problem(4, 1, 2, 5, 9, "disjoint", True)
 PLAYED, ACCEPTED = np.array([40.0, 30.0, 20.0, 10.0]), np.array([20.0, 21.0, 11.0, 2.0])
@@ -25,7 +25,7 @@ def observed(round_, available=None):
     return Observation(PROBLEM, round_, queue, features, false, none, queue.row, None, available)
 
 
-@functools.partial(jax.jit, compiler_options=QUICKLY)
+@functools.partial(jax.jit, compiler_options=FAST_COMPILE_OPTIONS)
 def decided(state, round_, available):
     """Return what is decided with each of some keys."""
     seen = observed(round_, available)
@@ -88,7 +88,7 @@ def test_a_sample_is_a_beta_draw_of_what_was_accepted_and_what_was_not():
         own = jax.random.beta(at, jnp.asarray(ACCEPTED + 1), jnp.asarray(PLAYED - ACCEPTED + 1))
         return QueueingBandit(index="thompson").sample(key, state), own
 
-    ours, theirs = jax.jit(both, compiler_options=QUICKLY)(rng.run_key(3))
+    ours, theirs = jax.jit(both, compiler_options=FAST_COMPILE_OPTIONS)(rng.run_key(3))
     np.testing.assert_array_equal(ours, theirs)
 
 

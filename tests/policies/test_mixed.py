@@ -68,11 +68,11 @@ def test_one_server_is_shown_and_all_where_it_explores(monkeypatch):
     state = SimpleNamespace(belief=None, turn=jnp.int32(5), tally=None)
     exploits, explores = Acqb(c1=0.0, exploit_size=1), Acqb(c1=1e9, exploit_size=1)
     made = exploits.select(key, state, seen)
-    assert int(made.slot) == 1 and made.servers[made.shown].tolist() == [2]
+    assert int(made.slot) == 1 and made.servers[made.offered].tolist() == [2]
     assert bool(contract.are_valid_servers(made.servers, 5)) and not bool(made.explored)
     assert int(Acqb(c1=0.0).select(key, state, seen).slot) == 0
     made = explores.select(key, state, seen)
-    assert made.shown.all() and made.servers.tolist() == [1, 3] and bool(made.explored)
+    assert made.offered.all() and made.servers.tolist() == [1, 3] and bool(made.explored)
 
 
 def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
@@ -87,8 +87,12 @@ def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
     both = e[2] + e[0]
     np.testing.assert_allclose(lost, both / (1 + both) - e[2] / (1 + e[2]), rtol=1e-5)
     told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0, 1.0, 1.0]]))
-    round_ = SimpleNamespace(action=one, prices=None, valid=jnp.bool_(True))
-    assert float(answers.attempt_cost(round_, told, jnp.int32(0))) == 100.0
+    round_ = SimpleNamespace(
+        action=one, prices=None, valid=jnp.bool_(True),
+        before=SimpleNamespace(row=jnp.zeros(9, int)),
+        workload=SimpleNamespace(answer_costs=told),
+    )  # fmt: skip
+    assert float(answers.attempt_cost(round_)) == 100.0
     shares = TrafficShare().update(jnp.zeros(5, jnp.int32), round_)
     assert shares.tolist() == [0, 0, 1, 0, 0]
 
@@ -96,13 +100,16 @@ def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
 def test_of_several_places_traffic_and_price_are_of_who_was_shown():
     servers = jnp.asarray([[0, 2], [0, 1]], jnp.int32)
     shown = jnp.asarray([[False, True], [True, True]])
-    made = Action(jnp.zeros(2, jnp.int32), servers, jnp.zeros(2, bool), shown)
+    made = Action(jnp.arange(2, dtype=jnp.int32), servers, jnp.zeros(2, bool), shown)
     for valid, known in (([True, True], [1, 1, 1]), ([True, False], [0, 0, 1])):
         round_ = SimpleNamespace(action=made, valid=jnp.asarray(valid))
         assert TrafficShare().update(jnp.zeros(3, jnp.int32), round_).tolist() == known
     told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]]))
-    round_ = SimpleNamespace(action=made, prices=jnp.asarray([1.0, 3.0, 1.0]))
-    assert answers.attempt_cost(round_, told, jnp.asarray([0, 1])).tolist() == [100.0, 62.0]
+    round_ = SimpleNamespace(
+        action=made, prices=jnp.asarray([1.0, 3.0, 1.0]),
+        before=SimpleNamespace(row=jnp.arange(2)), workload=SimpleNamespace(answer_costs=told),
+    )  # fmt: skip
+    assert answers.attempt_cost(round_).tolist() == [100.0, 62.0]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,7 @@ def test_who_shows_fewer_says_so_and_shows_somebody():
     problem = SYNTHETIC.problem(2, 9)
     conformance.check_policy(Declared(), problem)
     with pytest.raises(
-        contract.ContractError, match="must leave Action.shown out, or the policy's needs"
+        contract.ContractError, match="must leave Action.offered out, or the policy's needs"
     ):
         conformance.check_policy(Mine(), problem)
     queue = Queue(*[jnp.asarray([1, 0], jnp.int32)] * 3)

@@ -17,7 +17,7 @@ from cqbjax.policies.assortments import (
     draw_replacement_priorities,
     replace_unavailable,
 )
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 from tests.reference.policies import instead as plainly
 
 
@@ -34,7 +34,7 @@ def test_servers_that_answer_replace_an_assortment_of_which_one_does_not(size):
     def one(servers, there):
         return replace_unavailable(key, servers, SimpleNamespace(problem=problem, available=there))
 
-    together = jax.jit(jax.vmap(one), compiler_options=QUICKLY)
+    together = jax.jit(jax.vmap(one), compiler_options=FAST_COMPILE_OPTIONS)
     made = together(jnp.asarray(servers, jnp.int32), jnp.asarray(there))
     uniforms = np.asarray(draw_replacement_priorities(key, problem))
     wanted = [plainly(before, ~np.asarray(up), uniforms) for before, up in pairs]
@@ -54,7 +54,7 @@ def test_the_best_answer_is_that_of_a_plain_search(retry, few):
         seen = SimpleNamespace(problem=problem, available=there, queue=queue)
         return choose_query_and_servers("joint", seen, utilities, jnp.zeros(()), retry, few)
 
-    together = jax.jit(jax.vmap(one), compiler_options=QUICKLY)
+    together = jax.jit(jax.vmap(one), compiler_options=FAST_COMPILE_OPTIONS)
     arguments = utilities, shown.astype(np.int32), there, arrived.astype(np.int32)
     slots, picks = together(*arguments)
     for case, (own, counts, up, came) in enumerate(
@@ -85,7 +85,9 @@ def test_an_assortment_is_uniform_over_those_of_which_all_servers_answer(size):
         seen = SimpleNamespace(problem=problem, available=there)
         return draw_assortment(rng.round_key(rng.run_key(1), round_), seen)
 
-    made = np.asarray(jax.jit(jax.vmap(one), compiler_options=QUICKLY)(jnp.arange(rounds)))
+    made = np.asarray(
+        jax.jit(jax.vmap(one), compiler_options=FAST_COMPILE_OPTIONS)(jnp.arange(rounds))
+    )
     ways = list(itertools.combinations((0, 1, 3, 4), size))
     counts = [(made == np.array(way)).all(axis=1).sum() for way in ways]
     assert sum(counts) == rounds

@@ -285,7 +285,7 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
     )
 
     def shown(policy):
-        return simulate.start(as_arrays(policy), problem, instance, 4).queue.shown
+        return simulate.start(as_arrays(policy), problem, instance, 4).queue.offer_counts
 
     assert shown(RouterPolicy(scores=SCORES)) is None and shown(Acqb()) is None
     assert shown(RandomRouting()) is None

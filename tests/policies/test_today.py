@@ -23,7 +23,7 @@ def observed(parameters="disjoint", size=1, shown=None):
     """Three slots: the oldest query is in the last one, of row 4."""
     problem = Problem(SERVERS, size, DIM, 6, 9, parameters, True)
     numbers = ([3, 1, 4], [5, 0, 2], [0, 0, 1])
-    queue = Queue(*(jnp.asarray(one, jnp.int32) for one in numbers), shown=shown)
+    queue = Queue(*(jnp.asarray(one, jnp.int32) for one in numbers), offer_counts=shown)
     table = jnp.asarray(CONTEXTS if parameters == "disjoint" else FEATURES, float)
     false, none = jnp.bool_(False), jnp.int32(0)
     return Observation(problem, jnp.int32(7), queue, table[queue.row], false, none, queue.row, None)
@@ -96,15 +96,15 @@ def test_the_llm_that_pleased_most_is_kept():
     assert (int(action.slot), action.servers.tolist(), bool(action.explored)) == (2, [1], False)
     # The order is for good: nothing is counted any more.
     after = policy.update(COUNTS, observed(), *told([1], 1))
-    assert after.shown.tolist() == COUNTS.shown.tolist()
+    assert after.offered.tolist() == COUNTS.offered.tolist()
     trying = LlmRanking(tries=11.0)
     # In round 6 it is the turn of server 6 mod 4.
     action = trying.select(KEY, COUNTS, observed()._replace(round=jnp.int32(6)))
     assert (bool(action.explored), action.servers.tolist()) == (True, [2])
     after = trying.update(COUNTS, observed(), *told([3], 0, valid=False))
-    assert after.shown[3] == 10 and after.accepted[3] == 6
+    assert after.offered[3] == 10 and after.accepted[3] == 6
     after = trying.update(COUNTS, observed(), *told([3], 0))
-    assert after.shown[3] == 11 and after.accepted[3] == 7
+    assert after.offered[3] == 11 and after.accepted[3] == 7
 
 
 def test_a_query_that_comes_back_gets_the_next_llm():
@@ -117,7 +117,7 @@ def test_a_query_that_comes_back_gets_the_next_llm():
 def test_a_cache_asks_first_who_satisfied_the_prompt():
     policy, seen = LlmRanking(retry="cache"), observed(shown=jnp.zeros((3, SERVERS), jnp.int32))
     state = policy.init(seen.problem, jnp.zeros((6, DIM)))._replace(
-        shown=COUNTS.shown, accepted=COUNTS.accepted
+        offered=COUNTS.offered, accepted=COUNTS.accepted
     )
     assert policy.select(KEY, state, seen).servers.tolist() == [1]
     state = policy.update(state, seen, *told([2], 0))
@@ -129,7 +129,7 @@ def test_thompson_by_llm_draws_from_its_posteriors():
     policy, seen = LlmRanking(index="thompson"), observed()
     keys = jax.vmap(rng.run_key)(np.arange(4000))
     picks = jax.vmap(lambda key: policy.select(key, COUNTS, seen))(keys).servers[:, 0]
-    accepted, shown = np.asarray(COUNTS.accepted), np.asarray(COUNTS.shown)
+    accepted, shown = np.asarray(COUNTS.accepted), np.asarray(COUNTS.offered)
     drawn = np.random.default_rng(0).beta(accepted + 1, shown - accepted + 1, (200_000, SERVERS))
     shares = np.bincount(drawn.argmax(axis=1), minlength=SERVERS) / len(drawn)
     mine = np.bincount(picks, minlength=SERVERS) / len(picks)

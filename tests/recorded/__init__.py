@@ -29,7 +29,7 @@ from recorded.switched import Switched, switched
 
 from cqbjax.core import simulate
 from cqbjax.core.types import Problem
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 from tests import reference
 
 __all__ = [
@@ -38,7 +38,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-@functools.partial(jax.jit, compiler_options=QUICKLY, static_argnames=("problem", "capacity"))
+@functools.partial(
+    jax.jit, compiler_options=FAST_COMPILE_OPTIONS, static_argnames=("problem", "capacity")
+)
 def _scan(
     instances: simulate.Instance, policies: Switched, problem: Problem, capacity: int
 ) -> tuple[simulate.Decision, jax.Array, jax.Array, jax.Array]:

@@ -17,10 +17,10 @@ from cqbjax.policies.assortments import (
     draw_replacement_priorities,
     draw_server_priorities,
 )
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 from tests import reference
 
-_jit = functools.partial(jax.jit, compiler_options=QUICKLY)
+_jit = functools.partial(jax.jit, compiler_options=FAST_COMPILE_OPTIONS)
 
 
 def record(case: Case) -> tuple[reference.Workload, reference.Draws]:

@@ -16,7 +16,7 @@ from cqbjax.core.pytree import as_arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 from reproduction.theory import quantities
 
 HORIZON, EVERY, RATE = 60, 12, 0.45
@@ -58,7 +58,7 @@ def test_the_matrices_are_those_of_what_was_served(name):
     assert float(measured.sigma[0]) == pytest.approx(expected, rel=1e-4)
 
 
-@functools.partial(jax.jit, compiler_options=QUICKLY)
+@functools.partial(jax.jit, compiler_options=FAST_COMPILE_OPTIONS)
 def easier(policy, seeds):
     """Return by how much queries of exploration are easier than the run's table, in its sds.
 

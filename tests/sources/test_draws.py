@@ -23,13 +23,13 @@ from cqbjax.sources import (
     convert_trace,
     synthetic,
 )
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 from tests.reference import scenarios
 
 ROUNDS, BLOCK = 20, 8
 
 
-@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+@functools.partial(jax.jit, static_argnames="problem", compiler_options=FAST_COMPILE_OPTIONS)
 def world_of(source, rate, problem, seed=3):
     return source.draw_workload(rng.run_key(seed), rate, problem)
 

@@ -155,8 +155,8 @@ FAULTS = {
     "Action.explored must be bool": dict(act=lambda a, o: a._replace(explored=jnp.int32(0))),
     "must be pure": dict(act=impurely),
     "tracing them twice": dict(act=drawing_outside),
-    "shapes and types": dict(learn=lambda o, n, f: n._replace(shown=n.shown.astype(jnp.int32))),
-    "structure that init returns": dict(learn=lambda o, n, f: (n.shown, n.accepted)),
+    "shapes and types": dict(learn=lambda o, n, f: n._replace(offered=n.offered.astype(jnp.int32))),
+    "structure that init returns": dict(learn=lambda o, n, f: (n.offered, n.accepted)),
     "leaving out update": dict(learn=counting_empty_rounds),
     "valid=False must teach nothing": dict(learn=learning_from_the_dummy),
 }

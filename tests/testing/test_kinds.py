@@ -61,7 +61,7 @@ class Own(UserModel):
         return self.bear(problem)
 
     def react(self, drawn, attempts):
-        return self.say(PAPER_REACTION._replace(leaves=drawn < 0.1), drawn)
+        return self.say(PAPER_REACTION._replace(abandons=drawn < 0.1), drawn)
 
 
 @pytree
@@ -75,7 +75,7 @@ class Shop(ServiceModel):
     price: Any = static(default=lambda drawn: 1 + drawn)
     many: Any = static(default=1)
     late: Any = static(default=0)
-    lasting: Any = static(default=True)
+    multi_round: Any = static(default=True)
 
     @property
     def channels(self):
@@ -109,29 +109,29 @@ FAULTS = {
     "Own: draw must return arrays [T, c, ...], a number for each round and place, here [48, 1], "
     "and returns float32[47, 1]": Own(made=lambda drawn: drawn[1:]),
     "Own: react must return a Reaction, and it returns tuple": Own(say=lambda s, d: tuple(s)),
-    "Own: Reaction.leaves must be bool[], and react returns float32[]":
-        Own(say=lambda s, d: s._replace(leaves=d)),
-    "Own: Reaction.away must be int32[], and react returns float32[]":
-        Own(say=lambda s, d: s._replace(away=3 * d)),
+    "Own: Reaction.abandons must be bool[], and react returns float32[]":
+        Own(say=lambda s, d: s._replace(abandons=d)),
+    "Own: Reaction.return_delay must be int32[], and react returns float32[]":
+        Own(say=lambda s, d: s._replace(return_delay=3 * d)),
     "Own: draw_patience must return int32[48, 1] or None, and it returns int32[48]":
         Own(bear=lambda problem: jnp.ones(problem.horizon, jnp.int32)),
     "Own: draw_patience must return at least 1 round":
         Own(bear=lambda problem: jnp.zeros((problem.horizon, 1), jnp.int32)),
     "Own: draw must return numbers, and some are NaN":
         Own(made=lambda drawn: drawn.at[7].set(jnp.nan)),
-    "Own: react must return away of at least 1 round":
-        Own(say=lambda s, d: s._replace(away=jnp.int32(8 * d))),
+    "Own: react must return a return_delay of at least 1 round":
+        Own(say=lambda s, d: s._replace(return_delay=jnp.int32(8 * d))),
     "Own: the same key must give the same draws": Own(made=outside),
     "Own: the first rounds must be drawn alike at any horizon": Own(made=lambda drawn: drawn[::-1]),
     "Own: react must be pure":
-        Own(say=lambda s, d: s._replace(away=jnp.int32(1 + next(CALLS) % 2))),
+        Own(say=lambda s, d: s._replace(return_delay=jnp.int32(1 + next(CALLS) % 2))),
     "Shop: draw must return arrays [T, ...]": Shop(made=lambda drawn: drawn[1:]),
     "Shop: available must return bool[4] or None, and it returns float32[4]": Shop(up=lambda d: d),
     "Shop: available must return bool[4] or None, and it returns bool[3]":
         Shop(up=lambda d: d[1:] > 0),
     "Shop: service_time must return int32[] or None, and it returns float32[]":
         Shop(time=lambda servers: jnp.mean(servers)),
-    "Shop: service_time says how long attempts last, and needs lasting = True": Shop(lasting=False),
+    "Shop: a model with a method service_time needs multi_round = True": Shop(multi_round=False),
     "Shop: service_time must return at least 1 round": Shop(time=lambda servers: jnp.min(servers)),
     "Shop: feedback_arrives must return bool[] or None, and it returns bool[4]":
         Shop(hear=lambda d: d > 0),
@@ -145,8 +145,8 @@ FAULTS = {
     "Shop: the same key must give the same draws": Shop(made=outside),
     "Shop: available must be pure": Shop(up=lambda d: d > 0.1 * (next(CALLS) % 2)),
 }  # fmt: skip
-QUICK = [name for name in FAULTS if "draw must return arrays" in name or "away must be" in name
-         or "needs lasting" in name]  # fmt: skip
+PARTS = "draw must return arrays", "return_delay must be", "needs multi_round"
+QUICK = [name for name in FAULTS if any(part in name for part in PARTS)]
 
 
 def refusal(call, *arguments, **more):
@@ -205,9 +205,9 @@ def test_a_kind_that_is_none_is_refused():
 
     said = {
         "Plain must be registered as a pytree: decorate it with core.pytree.pytree": Plain(),
-        "Silent lacks a method that changes something, one of react, draw_patience": Silent(),
-        "Loose must be made from core.scenario.UserModel": Loose(),
-        "Shop must be made from core.scenario.UserModel": Shop(),
+        "Silent must override at least one of react, draw_patience": Silent(),
+        "Loose must be a subclass of cqbjax.UserModel": Loose(),
+        "Shop must be a subclass of cqbjax.UserModel": Shop(),
         "Own is a class: give an instance of it, Own(...)": Own,
     }
     for message, kind in said.items():

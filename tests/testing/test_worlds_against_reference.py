@@ -32,7 +32,7 @@ from cqbjax.policies.assortments import (
     draw_server_priorities,
 )
 from cqbjax.sources import ArrivalWrapper, BatchArrivals, DriftWrapper
-from cqbjax.testing.instances import QUICKLY
+from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 from tests import reference
 
 HORIZON, SLOTS = 90, 96
@@ -151,7 +151,7 @@ def rules_of(case):
     return reference.Rules(**told)
 
 
-@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+@functools.partial(jax.jit, static_argnames="problem", compiler_options=FAST_COMPILE_OPTIONS)
 def place_draws(key, place, problem):
     """Draw every round's randomness at a place's address."""
 
@@ -182,7 +182,7 @@ def draws_of(case, plain):
         )  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+@functools.partial(jax.jit, static_argnames="problem", compiler_options=FAST_COMPILE_OPTIONS)
 def play(key, policy, source, rate, problem):
     instance = simulate.draw_instance(key, source, rate, problem)
     carry = simulate.start(policy, problem, instance, SLOTS)

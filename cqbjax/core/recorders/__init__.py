@@ -1,4 +1,4 @@
-"""Recorders: what a run sums or logs inside the scan."""
+"""Recorders: sums and logs that a run computes inside the scan."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,14 +45,18 @@ OPTIONAL: dict[str, Recorder] = {
 
 def start(recorders: Sequence[Recorder], problem: Problem) -> dict[str, Any]:
     """Return the states before round 1, by name."""
-    return {one.name: one.start(problem) for one in recorders}
+    return {recorder.name: recorder.start(problem) for recorder in recorders}
 
 
 def update(recorders: Sequence[Recorder], states: dict[str, Any], round_: Round) -> dict[str, Any]:
-    """Add one round to every state."""
-    return {one.name: one.update(states[one.name], round_) for one in recorders}
+    """Add recorder round to every state."""
+    return {recorder.name: recorder.update(states[recorder.name], round_) for recorder in recorders}
 
 
 def read(recorders: Sequence[Recorder], states: dict[str, Any], per: str) -> dict[str, Any]:
-    """Return, by name, the stored values of all recorders read per "round" or per "run"."""
-    return {one.name: one.read(states[one.name]) for one in recorders if one.per == per}
+    """Return the stored values of the recorders with this `per`, by name."""
+    return {
+        recorder.name: recorder.read(states[recorder.name])
+        for recorder in recorders
+        if recorder.per == per
+    }

@@ -83,26 +83,23 @@ class Summary(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, str | int]:
-        """Return the attributes of the stored array: unit, label, direction and server."""
-        whose: dict[str, str | int] = {} if self.server is None else {SERVER: self.server}
-        return {"units": self.unit, "long_name": self.label, "better": self.better} | whose
+        """Return the attributes of the stored array."""
+        server: dict[str, str | int] = {} if self.server is None else {SERVER: self.server}
+        return {"units": self.unit, "long_name": self.label, "better": self.better} | server
 
 
 class Recorder(abc.ABC):
-    """Base class of recorders. A subclass is a frozen dataclass.
-
-    Its fields are settings, numbers or strings, and part of the compiled program. These class
-    attributes define how the recorded values are stored and shown:
+    """A sum or log over the rounds of a run: a frozen dataclass whose fields are static.
 
     Attributes:
-        name: name of the stored variable.
-        label: name of an axis or a column.
-        unit: unit of the stored numbers.
-        better: whether `less` or `more` is better; "" if neither is.
+        name: of the stored variable.
+        label: the name on axes and in tables.
+        unit: of the stored numbers.
+        better: `less` or `more`; "" if neither is better.
         per: `round`: read at every recorded round; `run`: read at the end of the run.
-        dims: names of the further dimensions of the values, such as ("query",); the coordinate of
-            `llm` holds the names of the LLMs.
-        numbered: whether it needs `Queue.number` if several queries may arrive per round.
+        dims: names of the dimensions of the array that `read` returns, such as ("query",); `llm`
+            has the names of the LLMs as its coordinate.
+        numbered: whether it needs `Queue.number`.
     """
 
     name: ClassVar[str]
@@ -118,16 +115,13 @@ class Recorder(abc.ABC):
         del problem
 
     def start(self, problem: Problem) -> Any:
-        """Return the state before round 1: arrays whose shapes and types never change.
-
-        By default it is an int32 zero.
-        """
+        """Return the state before round 1, a tree of arrays; by default an int32 zero."""
         del problem
         return jnp.zeros((), jnp.int32)
 
     @abc.abstractmethod
     def update(self, state: Any, round_: Round) -> Any:
-        """Add one round."""
+        """Return the state after a round, of the same shapes and types."""
 
     def read(self, state: Any) -> Array:
         """Return the array to store, with dimensions `dims`; by default this is the state."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.recorders.answers import answer_costs, attempt_cost
+from cqbjax.core.recorders.answers import answer_costs, attempt_cost, chosen_server
 from cqbjax.core.recorders.protocol import Recorder, Round
 from cqbjax.core.types import Problem, Queue
 
@@ -55,73 +55,69 @@ class QueryLog(Recorder):
             number = jnp.where(round_.reneged, query_numbers(round_.before), len(state))
             state = state.at[number, DEPARTURE].set(round_.round.astype(jnp.float32), mode="drop")
             state = state.at[number, OUTCOME].set(GAVE_UP, mode="drop")
-        state = self._answered(state, round_)
-        return self._came(state, round_)
+        return self._log_arrivals(self._log_attempts(state, round_), round_)
 
-    def _answered(self, state: Array, round_: Round) -> Array:
+    def _log_attempts(self, state: Array, round_: Round) -> Array:
         """Log the attempts that ended, and the first round of those that continue."""
         slot, before, ended = round_.action.slot, round_.before, round_.valid
         served = ended if round_.in_service is None else ended | round_.in_service
         number = jnp.where(served, query_numbers(before)[slot], len(state))
         old = state.at[number].get(mode="clip")
         gave_up = round_.departed & False if round_.gave_up is None else round_.gave_up
-        gone, t = round_.departed | gave_up, round_.round.astype(jnp.float32)
-        last = round_.action.servers.shape[-1] - 1
-        choice = jnp.minimum(round_.choice, last)[..., None]
-        server = jnp.take_along_axis(round_.action.servers, choice, axis=-1)[..., 0]
-        none = jnp.float32(jnp.nan)
+        finished, t = round_.departed | gave_up, round_.round.astype(jnp.float32)
+        server, none = chosen_server(round_), jnp.float32(jnp.nan)
         dollars = score = jnp.full_like(old[..., 0], jnp.nan)
         if round_.workload.answer_costs is not None:
             table, row = answer_costs(round_)
-            cost = attempt_cost(round_, table, row)
-            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + cost
+            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0)
+            dollars = dollars + attempt_cost(round_)
             score = jnp.where(round_.departed, table.scores[row, server], none)
         values: dict[int, Array] = {
-            DEPARTURE: jnp.where(gone, t, none),
+            DEPARTURE: jnp.where(finished, t, none),
             OUTCOME: jnp.where(round_.departed, SATISFIED, jnp.where(gave_up, GAVE_UP, THERE)),
             ATTEMPTS: before.served[slot] + 1,
             SERVER: jnp.where(round_.departed, server, none),
             DOLLARS: dollars,
             SCORE: score,
         }
-        told = {ARRIVAL: old[..., ARRIVAL], PROMPT: old[..., PROMPT]} | values
+        row = {ARRIVAL: old[..., ARRIVAL], PROMPT: old[..., PROMPT]} | values
         if round_.in_service is not None:
-            told = {field: jnp.where(ended, own, old[..., field]) for field, own in told.items()}
-        told[FIRST] = jnp.where(jnp.isnan(old[..., FIRST]), t, old[..., FIRST])
-        new = jnp.stack([told[field].astype(jnp.float32) for field in range(len(FIELDS))], axis=-1)
+            row = {field: jnp.where(ended, new, old[..., field]) for field, new in row.items()}
+        row[FIRST] = jnp.where(jnp.isnan(old[..., FIRST]), t, old[..., FIRST])
+        new = jnp.stack([row[field].astype(jnp.float32) for field in range(len(FIELDS))], axis=-1)
         return state.at[number].set(new, mode="drop")
 
-    def _came(self, state: Array, round_: Round) -> Array:
-        """Log the queries that arrived."""
+    def _log_arrivals(self, state: Array, round_: Round) -> Array:
+        """Log the queries that arrived in the round."""
         most, after = round_.problem.max_arrivals, round_.after
         first = (round_.round - 1) * most
         new = after.arrived == round_.round
-        place = jnp.where(new, query_numbers(after) - first, most)
-        is_at = place == jnp.arange(most)[:, None]
-        at = jnp.min(jnp.where(is_at, jnp.arange(len(new)), len(new)), axis=1)
-        here = at < len(new)
-        prompts = round_.workload.prompts[after.row.at[at].get(mode="clip")]
+        order = jnp.where(new, query_numbers(after) - first, most)
+        match = order == jnp.arange(most)[:, None]
+        slots = jnp.min(jnp.where(match, jnp.arange(len(new)), len(new)), axis=1)
+        arrived = slots < len(new)
+        prompts = round_.workload.prompts[after.row.at[slots].get(mode="clip")]
         rows = jnp.full((most, len(FIELDS)), jnp.nan, jnp.float32)
         rows = rows.at[:, ARRIVAL].set(round_.round).at[:, OUTCOME].set(THERE)
         rows = rows.at[:, ATTEMPTS].set(0).at[:, PROMPT].set(prompts)
-        rows = jnp.where(here[:, None], rows, jnp.nan)
-        # The start index is the same in every run of a batch, so this is a slice, not a scatter.
+        rows = jnp.where(arrived[:, None], rows, jnp.nan)
+        # At the same position in every run of a batch.
         return jax.lax.dynamic_update_slice_in_dim(state, rows, first, 0)
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Return the attributes of the stored array, with the names of fields and outcomes."""
-        told = {"fields": ",".join(FIELDS), "outcomes": ",".join(OUTCOMES)}
-        return super().attributes | told
+        """Return the attributes of the stored array, the names of fields and outcomes included."""
+        names = {"fields": ",".join(FIELDS), "outcomes": ",".join(OUTCOMES)}
+        return super().attributes | names
 
 
 def query_numbers(queue: Queue) -> Array:
-    """Return the number of each slot's query in order of arrival, from 0: [C] int32."""
+    """Return the number of each slot's query, from 0 in the order of arrival: [C] int32."""
     if queue.number is None:
         return queue.arrived - 1
     return queue.number
 
 
 def query_columns(stored: np.ndarray) -> Mapping[str, np.ndarray]:
-    """Return the fields of stored rows [..., fields] by name: [...]."""
+    """Return the fields of stored rows [..., fields] by name, [...] each."""
     return {name: stored[..., place] for place, name in enumerate(FIELDS)}

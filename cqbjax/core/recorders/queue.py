@@ -8,7 +8,7 @@ from jax import Array
 
 from cqbjax.core import linalg, mnl
 from cqbjax.core.recorders.protocol import Recorder, Round, Sums
-from cqbjax.core.types import DOWN_UTILITY, Action, Problem
+from cqbjax.core.types import DOWN_UTILITY, Action, Problem, mask_unoffered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,9 @@ def round_regret(utilities: Array, action: Action, valid: Array) -> Array:
         valid: [] bool whether a query was served.
     """
     best = mnl.best_servers(utilities, action.servers.shape[0])
-    shown = action.mask_hidden(utilities[action.servers], DOWN_UTILITY)
-    lost = mnl.departure_rate(utilities[best]) - mnl.departure_rate(shown)
-    return jnp.where(valid, jnp.maximum(lost, 0.0), 0.0)
+    offered = mask_unoffered(action.offered, utilities[action.servers], DOWN_UTILITY)
+    regret = mnl.departure_rate(utilities[best]) - mnl.departure_rate(offered)
+    return jnp.where(valid, jnp.maximum(regret, 0.0), 0.0)
 
 
 def attempt_regrets(utilities: Array, action: Action, valid: Array) -> Array:
@@ -56,12 +56,12 @@ class Regret(Recorder):
         return jnp.zeros(()), jnp.zeros(())
 
     def update(self, state: Sums, round_: Round) -> Sums:
-        """Add this round's regret."""
-        picked = round_.valid
+        """Add the regret of the round."""
+        selected = round_.valid
         if round_.unanswered is not None:
-            picked = picked | round_.unanswered
+            selected = selected | round_.unanswered
         return linalg.add_compensated(
-            *state, jnp.sum(attempt_regrets(round_.utilities, round_.action, picked))
+            *state, jnp.sum(attempt_regrets(round_.utilities, round_.action, selected))
         )
 
     def read(self, state: Sums) -> Array:
@@ -71,7 +71,7 @@ class Regret(Recorder):
 
 @dataclasses.dataclass(frozen=True)
 class Departures(Recorder):
-    """Queries that left satisfied so far."""
+    """Departures so far."""
 
     name, label, unit, better = "departures", "Departures so far", "queries", "more"
 
@@ -119,8 +119,8 @@ class OrbitSize(Recorder):
     def update(self, state: Array, round_: Round) -> Array:
         """Store the current number."""
         del state
-        there = jnp.sum(round_.after.arrived > 0, dtype=jnp.int32)
-        return there - round_.length - in_service(round_)
+        present = jnp.sum(round_.after.arrived > 0, dtype=jnp.int32)
+        return present - round_.length - in_service(round_)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +131,6 @@ class LargestWait(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Compare with the oldest query in the system."""
-        there = round_.before.arrived > 0
-        oldest = jnp.max(jnp.where(there, round_.round - round_.before.arrived, 0))
+        present = round_.before.arrived > 0
+        oldest = jnp.max(jnp.where(present, round_.round - round_.before.arrived, 0))
         return jnp.maximum(state, oldest)

@@ -1,4 +1,4 @@
-"""Recorders of what users experience: attempts, abandonment, time in system."""
+"""Recorders of users: attempts, abandonment, fairness, time in system."""
 
 import dataclasses
 import math
@@ -16,24 +16,24 @@ from cqbjax.core.types import Problem
 
 @dataclasses.dataclass(frozen=True)
 class AttemptsPerQuery(Ratio):
-    """Mean number of attempts of a satisfied query."""
+    """Mean number of attempts of the satisfied queries."""
 
     name, label, unit, better = "attempts", "Attempts a query", "attempts", "less"
 
-    def parts(self, round_: Round) -> tuple[Array, Array]:
-        """Return the attempts of satisfied queries, and whether a query was satisfied."""
+    def terms(self, round_: Round) -> tuple[Array, Array]:
+        """Return the attempts of the queries that departed, and the departures."""
         departed = round_.departed.astype(float)
         return departed * (round_.before.served[round_.action.slot] + 1), departed
 
 
 @dataclasses.dataclass(frozen=True)
 class AbandonmentShare(Ratio):
-    """Among the queries that left, the share whose user gave up, waiting or after an attempt."""
+    """The share of finished queries that were abandoned, after an attempt or unserved."""
 
     name, label, unit, better = "gave_up", "Share that gave up", "", "less"
 
-    def parts(self, round_: Round) -> tuple[Array, Array]:
-        """Return the number of queries that were abandoned, and of all that left."""
+    def terms(self, round_: Round) -> tuple[Array, Array]:
+        """Return the abandonments, and the finished queries."""
         lost = jnp.zeros(()) if round_.gave_up is None else jnp.sum(round_.gave_up)
         if round_.reneged is not None:
             lost = lost + jnp.sum(round_.reneged)
@@ -54,8 +54,8 @@ class Fairness(Recorder):
     def update(self, state: Sums, round_: Round) -> Sums:
         """Add the queries that departed satisfied."""
         rounds = (round_.round - round_.before.arrived[round_.action.slot]).astype(float)
-        left = round_.departed.astype(float)
-        terms = left, left * rounds, left * rounds**2
+        departed = round_.departed.astype(float)
+        terms = departed, departed * rounds, departed * rounds**2
         return linalg.add_compensated(*state, jnp.stack([jnp.sum(term) for term in terms]))
 
     def read(self, state: Sums) -> Array:
@@ -70,8 +70,8 @@ QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "99.9%": 0.999}
 # Prefix of a summary's name -> the queries whose times it summarizes.
 SUBSETS = {
     "": "",
-    "first_": " of who was satisfied at once",
-    "later_": " of who was satisfied later",
+    "first_": " of queries satisfied at the first attempt",
+    "later_": " of queries satisfied later",
 }
 
 
@@ -101,22 +101,21 @@ class TimeInSystem(Recorder):
         """Return mean and quantiles of all times, and of those without and with a retrial."""
         counts = {"": stored.sum(axis=-2), "first_": stored[..., 0, :], "later_": stored[..., 1, :]}
         return {
-            f"time_{who}{name}": one
-            for who, of_them in counts.items()
-            for name, one in _summarize(of_them, self.label + SUBSETS[who], horizon).items()
+            f"time_{prefix}{name}": summary
+            for prefix, subset in counts.items()
+            for name, summary in _summarize(subset, self.label + SUBSETS[prefix], horizon).items()
         }
 
 
 def _summarize(counts: np.ndarray, label: str, horizon: int) -> dict[str, Summary]:
-    """Return the mean and the quantiles of counted times [..., bins]; NaN without any time."""
-    left = counts.sum(axis=-1)
+    """Return the mean and the quantiles of counted times [..., bins]; NaN without a query."""
     with np.errstate(invalid="ignore"):
-        mean = (counts * bin_times(horizon)).sum(axis=-1) / left
-    made = {"mean": Summary(mean, label, "rounds")}
-    for word, share in QUANTILES.items():
-        name = word.replace("%", "").replace(".", "_")
-        made[name] = Summary(quantile(counts, share, horizon), f"{label}, {word}", "rounds")
-    return made
+        mean = (counts * bin_times(horizon)).sum(axis=-1) / counts.sum(axis=-1)
+    summaries = {"mean": Summary(mean, label, "rounds")}
+    for text, share in QUANTILES.items():
+        name = text.replace("%", "").replace(".", "_")
+        summaries[name] = Summary(quantile(counts, share, horizon), f"{label}, {text}", "rounds")
+    return summaries
 
 
 def time_bin(rounds: Array) -> Array:
@@ -135,7 +134,7 @@ def bin_times(horizon: int) -> np.ndarray:
 
 
 def bin_upper_edges(horizon: int) -> np.ndarray:
-    """Return the longest time, in rounds, that each bin holds: [bins]."""
+    """Return the longest time of each bin in rounds: [bins]."""
     wide = len(bin_times(horizon)) - UNIT_BINS
     return np.concatenate(
         [np.arange(1, UNIT_BINS + 1), UNIT_BINS * BIN_RATIO ** np.arange(1, wide + 1)]
