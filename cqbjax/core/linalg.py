@@ -5,7 +5,7 @@ vectorised over the batch and is several times faster on a CPU (docs/notebook/pe
 `SMALL` the ordinary contraction is used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import TypeVar, cast
 
@@ -26,17 +26,12 @@ WORD = 32
 Arrays = TypeVar("Arrays", Array, tuple[Array, Array], tuple[Array, ...])
 
 
-def _fold(combine: Callable[[Array, Array], Array], parts: list[Array]) -> Array:
-    """Combine parts from the left."""
-    return reduce(combine, parts)
-
-
 def dot(a: Array, b: Array) -> Array:
     """Return sum_i a_i b_i over the last axis: [..., d], [..., d] -> [...], with broadcasting."""
     size = a.shape[-1]
     if size > SMALL:
         return jnp.sum(a * b, axis=-1)
-    return _fold(jnp.add, [a[..., i] * b[..., i] for i in range(size)])
+    return reduce(jnp.add, [a[..., i] * b[..., i] for i in range(size)])
 
 
 def matvec(matrix: Array, vector: Array) -> Array:
@@ -44,7 +39,7 @@ def matvec(matrix: Array, vector: Array) -> Array:
     size = matrix.shape[-1]
     if size > SMALL:
         return jnp.einsum("...ij,...j->...i", matrix, vector)
-    return _fold(jnp.add, [matrix[..., j] * vector[..., j, None] for j in range(size)])
+    return reduce(jnp.add, [matrix[..., j] * vector[..., j, None] for j in range(size)])
 
 
 def vecmat(vector: Array, matrix: Array) -> Array:
@@ -52,7 +47,7 @@ def vecmat(vector: Array, matrix: Array) -> Array:
     size = matrix.shape[-2]
     if size > SMALL:
         return jnp.einsum("...i,...ij->...j", vector, matrix)
-    return _fold(jnp.add, [matrix[..., i, :] * vector[..., i, None] for i in range(size)])
+    return reduce(jnp.add, [matrix[..., i, :] * vector[..., i, None] for i in range(size)])
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -201,7 +196,7 @@ def total(array: Array, axis: int) -> Array:
     size = array.shape[axis]
     if size > SMALL:
         return jnp.sum(array, axis=axis)
-    return _fold(
+    return reduce(
         jnp.add, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)]
     )
 
@@ -245,7 +240,7 @@ def maximum(array: Array, axis: int) -> Array:
     size = array.shape[axis]
     if size > SMALL:
         return jnp.max(array, axis=axis)
-    return _fold(
+    return reduce(
         jnp.maximum, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)]
     )
 

@@ -62,22 +62,22 @@ class Belief(Protocol):
     def theta(self, state: Any, contexts: Array) -> Array:
         """Return the estimates: [..., B, d], with any leading axes of the state."""
 
-    def sampled(self, state: Any, observation: Observation, alpha: Array, normal: Array) -> Array:
-        """Return the largest of M sampled utilities of every slot and server.
+    def optimistic_utilities(
+        self, state: Any, observation: Observation, alpha: Array, normal: Array | None = None
+    ) -> Array:
+        """Return the largest sampled utilities or the upper confidence bounds.
 
         Args:
             state: state of the belief.
             observation: the round.
             alpha: [B] radius.
-            normal: [M, B, d] standard normals.
+            normal: [M, B, d] standard normals z_m of Thompson samples; None: upper confidence
+                bounds.
 
         Returns:
-            [C, N] max over m of x' (theta + alpha W z_m), W W' = V^-1; arbitrary in a slot without
-            a waiting query.
+            [C, N] max over m of x' (theta + alpha W z_m), W W' = V^-1, or x'theta +
+            alpha ||x||_{V^-1}; arbitrary in a slot without a waiting query.
         """
-
-    def bounded(self, state: Any, observation: Observation, alpha: Array) -> Array:
-        """Return the upper confidence bounds x'theta + alpha ||x||_{V^-1}: [C, N], as `sampled`."""
 
     def update(self, state: Any, new: Interaction) -> Any:
         """Add one interaction to V and theta-hat of the offered blocks (Alg. 1 lines 10, 11)."""

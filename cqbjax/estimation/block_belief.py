@@ -57,18 +57,16 @@ class BlockBelief:
         """Return the estimates: [..., B, d], with any leading axes of the state."""
         return state.estimate.theta
 
-    def sampled(
-        self, state: BlockBeliefState, observation: Observation, alpha: Array, normal: Array
-    ) -> Array:
-        """Return the largest of M sampled utilities of every slot and server: [C, N]."""
-        drawn = gaussian.sample(state.posterior, state.estimate.theta, alpha, normal)
-        return largest_inner(observation.features, drawn)
-
-    def bounded(self, state: BlockBeliefState, observation: Observation, alpha: Array) -> Array:
-        """Return the upper confidence bounds x'theta + alpha ||x||_{V^-1}: [C, N]."""
-        features = observation.features
-        spread = gaussian.spread(state.posterior, features)
-        return inner(features, state.estimate.theta) + alpha * spread
+    def optimistic_utilities(
+        self, state: BlockBeliefState, observation: Observation, alpha: Array,
+        normal: Array | None = None,
+    ) -> Array:  # fmt: skip
+        """Return the largest sampled utilities or the upper confidence bounds: [C, N]."""
+        features, theta = observation.features, state.estimate.theta
+        if normal is None:
+            return inner(features, theta) + alpha * gaussian.spread(state.posterior, features)
+        drawn = gaussian.sample(state.posterior, theta, alpha, normal)
+        return largest_inner(features, drawn)
 
     def update(self, state: BlockBeliefState, new: Interaction) -> BlockBeliefState:
         """Add one interaction to V, then to the estimate."""

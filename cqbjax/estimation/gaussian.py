@@ -75,10 +75,8 @@ def observe(posterior: Posterior, problem: Problem, new: Interaction) -> Posteri
         new: the interaction; one that is not valid changes nothing.
     """
     step = jnp.where(new.valid, 1.0, 0.0).astype(posterior.learnt.dtype)
-    rows, answering = (
-        jnp.where(new.valid, new.features, 0.0),
-        mask_unoffered(new.offered, new.servers, NO_SERVER),
-    )
+    rows = jnp.where(new.valid, new.features, 0.0)
+    answering = mask_unoffered(new.offered, new.servers, NO_SERVER)
     # Servers that did not answer have rows of zeros and are not counted.
     each = rows if new.offered is None else jnp.where(new.offered[:, None], rows, 0.0)
     root, learnt = posterior
@@ -89,8 +87,8 @@ def observe(posterior: Posterior, problem: Problem, new: Interaction) -> Posteri
     hit = mnl.mark_servers(answering, problem.num_servers)
     if root.size <= MASKED_PASS_LIMIT and not platforms.get_current().fused:
         return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
-    offered = [jax.lax.dynamic_index_in_dim(root, one, keepdims=False) for one in new.servers]
-    shrunk = linalg.add_barrier(shrink(jnp.stack(offered), each))
+    stale = [jax.lax.dynamic_index_in_dim(root, j, keepdims=False) for j in new.servers]
+    shrunk = linalg.add_barrier(shrink(jnp.stack(stale), each))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], new.servers[k], 0)

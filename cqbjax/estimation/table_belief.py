@@ -11,6 +11,7 @@ the waiting queries, not N d^2 numbers.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -113,22 +114,26 @@ class TableBelief:
         learnt = state.scores if state.offset is None else state.scores - state.offset
         return learnt @ jnp.linalg.pinv(contexts).T
 
-    def sampled(
-        self, state: TableBeliefState, observation: Observation, alpha: Array, normal: Array
-    ) -> Array:
-        """Return the largest sampled utilities; zero in slots past the last waiting query."""
+    def optimistic_utilities(
+        self, state: TableBeliefState, observation: Observation, alpha: Array,
+        normal: Array | None = None,
+    ) -> Array:  # fmt: skip
+        """Return the largest sampled utilities or the upper confidence bounds: [C, N].
+
+        Slots past the last waiting query are zero.
+        """
+        if normal is None:  # ||x||_{V^-1} = |W'x|
+            return _add_bonus(
+                state, observation, alpha, functools.partial(jnp.linalg.norm, axis=-1)
+            )
         columns = linalg.add_barrier(normal.transpose(1, 2, 0))
 
         def largest(rows: Array) -> Array:
             if platforms.get_current().fused and len(normal) <= FEW_SAMPLES:
-                return jnp.max(linalg.sum_terms([rows * one[:, None] for one in normal]), axis=0)
+                return jnp.max(linalg.sum_terms([rows * z[:, None] for z in normal]), axis=0)
             return jnp.max(rows @ columns, axis=-1)
 
-        return _optimistic(state, observation, alpha, largest)
-
-    def bounded(self, state: TableBeliefState, observation: Observation, alpha: Array) -> Array:
-        """Return the upper confidence bounds, ||x||_{V^-1} = |W'x|; slots as in `sampled`."""
-        return _optimistic(state, observation, alpha, lambda rows: jnp.linalg.norm(rows, axis=-1))
+        return _add_bonus(state, observation, alpha, largest)
 
     def update(self, state: TableBeliefState, new: Interaction) -> TableBeliefState:
         """Add one interaction: to the tables of the offered servers, then to their estimates."""
@@ -204,7 +209,7 @@ class TableBelief:
         )
 
 
-def _optimistic(
+def _add_bonus(
     state: TableBeliefState, observation: Observation, alpha: Array, bonus: Callable[[Array], Array]
 ) -> Array:
     """Return scores + alpha * bonus(rows of the tables) for the slots in use: [C, N]."""

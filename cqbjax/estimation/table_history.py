@@ -73,10 +73,8 @@ def append(record: TableHistory, new: Interaction) -> TableHistory:
     chosen = new.servers[jnp.minimum(new.choice, size - 1)]
     accepted = accepted.at[chosen, new.row].add(jnp.where(new.choice < size, one, 0.0))
     if isinstance(pairs, RoundHistory):
-        choice, servers = (
-            jnp.where(new.valid, new.choice, -1),
-            mask_unoffered(new.offered, new.servers, NO_SERVER),
-        )
+        choice = jnp.where(new.valid, new.choice, -1)
+        servers = mask_unoffered(new.offered, new.servers, NO_SERVER)
         pairs = RoundHistory(*(
             jax.lax.dynamic_update_index_in_dim(old, one, new.round - 1, 0)
             for old, one in zip(pairs, (new.row, servers, choice), strict=True)

@@ -65,15 +65,12 @@ class WindowedBelief:
         """Return the elder's estimates: [..., B, d]."""
         return self.belief.theta(state.elder, contexts)
 
-    def sampled(
-        self, state: WindowedBeliefState, observation: Observation, alpha: Array, normal: Array
-    ) -> Array:
-        """Return the elder's largest sampled utilities: [C, N]."""
-        return self.belief.sampled(state.elder, observation, alpha, normal)
-
-    def bounded(self, state: WindowedBeliefState, observation: Observation, alpha: Array) -> Array:
-        """Return the elder's upper confidence bounds: [C, N]."""
-        return self.belief.bounded(state.elder, observation, alpha)
+    def optimistic_utilities(
+        self, state: WindowedBeliefState, observation: Observation, alpha: Array,
+        normal: Array | None = None,
+    ) -> Array:  # fmt: skip
+        """Return the elder's largest sampled utilities or upper confidence bounds: [C, N]."""
+        return self.belief.optimistic_utilities(state.elder, observation, alpha, normal)
 
     def update(self, state: WindowedBeliefState, new: Interaction) -> WindowedBeliefState:
         """Add one attempt to both; after W / 2 of them the younger becomes the elder."""

@@ -257,9 +257,8 @@ class Acqb:
         """Return the optimistic utilities u~ of every slot and server: [C, N] (line 6)."""
         belief = self.belief(observation.problem)
         alpha = self.radius(observation.problem, belief.learnt(state.belief))
-        if self.optimism == "ucb":
-            return belief.bounded(state.belief, observation, alpha)
-        return belief.sampled(state.belief, observation, alpha, draws.normal)
+        normal = None if self.optimism == "ucb" else draws.normal
+        return belief.optimistic_utilities(state.belief, observation, alpha, normal)
 
     def radius(self, problem: Problem, learnt: Array) -> Array:
         """Return alpha of every block: [B]."""

@@ -70,8 +70,8 @@ def replace_unavailable(key: Array, servers: Array, observation: Observation) ->
     answers, problem = observation.available, observation.problem
     if answers is None:
         return servers
-    drawn = draw_replacement_priorities(key, problem)
-    best = mnl.best_picks(jnp.where(answers, drawn, -1.0), problem.assortment_size)
+    priorities = draw_server_priorities(key, problem, rng.Stream.REPLACEMENT)
+    best = mnl.best_picks(jnp.where(answers, priorities, -1.0), problem.assortment_size)
     return jnp.where(jnp.all(answers[servers]), servers, mnl.sort_picks(best))
 
 
@@ -89,14 +89,9 @@ def draw_assortment_rank(key: Array, problem: Problem) -> Array:
     return jax.random.randint(rng.stream_key(key, rng.Stream.ASSORTMENT), (), 0, count, jnp.int32)
 
 
-def draw_replacement_priorities(key: Array, problem: Problem) -> Array:
-    """Draw the priorities of servers in a replacement assortment: [N]."""
-    return jax.random.uniform(rng.stream_key(key, rng.Stream.REPLACEMENT), (problem.num_servers,))
-
-
-def draw_server_priorities(key: Array, problem: Problem) -> Array:
-    """Draw the priorities of servers in a random fallback: [N]."""
-    return jax.random.uniform(rng.stream_key(key, rng.Stream.ASSORTMENT), (problem.num_servers,))
+def draw_server_priorities(key: Array, problem: Problem, stream: rng.Stream) -> Array:
+    """Draw uniform priorities of the servers, to pick some at random: [N]."""
+    return jax.random.uniform(rng.stream_key(key, stream), (problem.num_servers,))
 
 
 def init_stateless(problem: Problem, contexts: Array) -> tuple[()]:

@@ -98,6 +98,6 @@ class RandomRouting:
             return Action(slot, draw_assortment(key, observation), jnp.bool_(False))
         offers = retries.read_offer_counts(observation.queue)[slot]
         offers = mask_unavailable(offers, observation, MANY)
-        priorities = draw_server_priorities(key, problem)
+        priorities = draw_server_priorities(key, problem, rng.Stream.ASSORTMENT)
         best = retries.next_assortment(priorities, offers, problem.assortment_size)
         return Action(slot, mnl.sort_picks(best), jnp.bool_(False))

@@ -20,11 +20,13 @@ class ContextView(Protocol):
     def dim(self, problem: Problem) -> int:
         """Return e, the dimension of the contexts seen."""
 
-    def table(self, contexts: Array) -> Array:
-        """Return the run's context table as seen: [I, d] -> [I, e]."""
+    def transform(self, contexts: Array, rows: Array | None = None) -> Array:
+        """Return contexts as seen: [I, d] -> [I, e], or [C, d] of rows [C] of the table -> [C, e].
 
-    def features(self, observation: Observation) -> Array:
-        """Return the features of the queue's queries as seen: [C, e]."""
+        Args:
+            contexts: the run's context table, or the features of some of its rows.
+            rows: [C] int32 numbers of these rows; None: the whole table.
+        """
 
 
 @pytree
@@ -59,13 +61,9 @@ class ReplacedContexts:
         """Return e."""
         return int(self.contexts.shape[-1])
 
-    def table(self, contexts: Array) -> Array:
-        """Return the given table."""
-        return self.contexts
-
-    def features(self, observation: Observation) -> Array:
-        """Return the rows of the queue's queries."""
-        return self.contexts[observation.queue.row]
+    def transform(self, contexts: Array, rows: Array | None = None) -> Array:
+        """Return the given table, or some of its rows."""
+        return self.contexts if rows is None else self.contexts[rows]
 
 
 def append_intercept(contexts: Array, share: float | Array) -> Array:
@@ -103,13 +101,9 @@ class Intercept:
         """Return d + 1."""
         return problem.dim + 1
 
-    def table(self, contexts: Array) -> Array:
-        """Append the constant to every row."""
+    def transform(self, contexts: Array, rows: Array | None = None) -> Array:
+        """Append the constant to every context."""
         return append_intercept(contexts, self.share)
-
-    def features(self, observation: Observation) -> Array:
-        """Append the constant to every query's features."""
-        return append_intercept(observation.features, self.share)
 
 
 @pytree
@@ -136,11 +130,11 @@ class ContextWrapper(Wrapper):
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the state of the policy within."""
-        return self.policy.init(self._problem_within(problem), self.view.table(contexts))
+        return self.policy.init(self._problem_within(problem), self.view.transform(contexts))
 
     def theta(self, state: Any, contexts: Array, problem: Problem) -> Array:
         """Return the estimates of a state, [B, e], or of a stack of states."""
-        table = self.view.table(contexts)
+        table = self.view.transform(contexts)
         return self.policy.theta(state, table, self._problem_within(problem))
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
@@ -158,4 +152,5 @@ class ContextWrapper(Wrapper):
 
     def _transform(self, observation: Observation) -> Observation:
         problem = self._problem_within(observation.problem)
-        return observation._replace(problem=problem, features=self.view.features(observation))
+        features = self.view.transform(observation.features, observation.queue.row)
+        return observation._replace(problem=problem, features=features)

@@ -227,8 +227,8 @@ def learnt(belief, platform, contexts, offset, told, normal, alpha):
         seen = Observation(belief.problem, none, queue, features, none, none, queue.row, None)
         of_last = (
             belief.learnt(last),
-            belief.sampled(last, seen, alpha, normal),
-            belief.bounded(last, seen, alpha),
+            belief.optimistic_utilities(last, seen, alpha, normal),
+            belief.optimistic_utilities(last, seen, alpha),
         )
     return belief.theta(states, contexts), *of_last
 

@@ -71,8 +71,9 @@ def test_the_elder_is_asked_whatever_is_asked():
     belief, state = WindowedBelief(Told(), WINDOW), WindowedBeliefState("elder", "younger", 0, None)
     assert belief.learnt(state) == ("learnt", "elder")
     assert belief.theta(state, "table") == ("theta", "elder", "table")
-    assert belief.sampled(state, "seen", 0.5, "z") == ("sampled", "elder", "seen", 0.5, "z")
-    assert belief.bounded(state, "seen", 0.5) == ("bounded", "elder", "seen", 0.5)
+    for normal in ("z", None):
+        utilities = belief.optimistic_utilities(state, "seen", 0.5, normal)
+        assert utilities == ("optimistic_utilities", "elder", "seen", 0.5, normal)
 
 
 def test_a_belief_in_a_window_has_room_for_it_and_no_more():

@@ -141,7 +141,9 @@ def test_thompson_samples_begin_at_the_prior():
     )
     draws = jax.random.normal(jax.random.key(0), (4000, 1, 3, 4))
     alpha = jnp.full(3, 0.5)
-    drawn = np.asarray(jax.vmap(lambda z: belief.sampled(state, observation, alpha, z))(draws))
+    drawn = np.asarray(
+        jax.vmap(lambda z: belief.optimistic_utilities(state, observation, alpha, z))(draws)
+    )
     np.testing.assert_allclose(drawn.mean(axis=0), prior.offset, atol=0.05)
     design = LAMBDA0 * np.eye(4) + WEIGHT * offline.T @ offline
     sd = 0.5 * np.sqrt(np.einsum("ie,ef,if->i", contexts, np.linalg.inv(design), contexts))

@@ -14,7 +14,7 @@ from cqbjax.core.types import Problem, Queue
 from cqbjax.policies.assortments import (
     choose_query_and_servers,
     draw_assortment,
-    draw_replacement_priorities,
+    draw_server_priorities,
     replace_unavailable,
 )
 from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
@@ -36,7 +36,7 @@ def test_servers_that_answer_replace_an_assortment_of_which_one_does_not(size):
 
     together = jax.jit(jax.vmap(one), compiler_options=FAST_COMPILE_OPTIONS)
     made = together(jnp.asarray(servers, jnp.int32), jnp.asarray(there))
-    uniforms = np.asarray(draw_replacement_priorities(key, problem))
+    uniforms = np.asarray(draw_server_priorities(key, problem, rng.Stream.REPLACEMENT))
     wanted = [plainly(before, ~np.asarray(up), uniforms) for before, up in pairs]
     np.testing.assert_array_equal(made, wanted)
 

@@ -131,8 +131,10 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
     ):
         view.check(PROBLEM)
         assert view.dim(PROBLEM) == dim
-        np.testing.assert_allclose(view.table(jnp.asarray(table)), shown, rtol=1e-6)
-        np.testing.assert_allclose(view.features(seen), shown[[2, 0]], rtol=1e-6)
+        np.testing.assert_allclose(view.transform(jnp.asarray(table)), shown, rtol=1e-6)
+        np.testing.assert_allclose(
+            view.transform(seen.features, seen.queue.row), shown[[2, 0]], rtol=1e-6
+        )
         within = ContextWrapper(policy=Acqb(), view=view)
         within.check(PROBLEM)
         problem = within._transform(seen).problem
@@ -146,7 +148,7 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
 
 def test_an_intercept_takes_its_share_of_the_squared_length():
     unit = np.array([[0.6, 0.8], [0.0, -1.0]], np.float32)
-    shown = np.asarray(Intercept(share=0.2).table(jnp.asarray(unit)))
+    shown = np.asarray(Intercept(share=0.2).transform(jnp.asarray(unit)))
     np.testing.assert_allclose(np.sum(shown**2, axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(shown, np.column_stack([0.8**0.5 * unit, [0.2**0.5] * 2]), rtol=1e-6)
 

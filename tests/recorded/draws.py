@@ -14,7 +14,6 @@ from cqbjax.core.types import Problem
 from cqbjax.policies import Acqb
 from cqbjax.policies.assortments import (
     draw_assortment_rank,
-    draw_replacement_priorities,
     draw_server_priorities,
 )
 from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
@@ -77,8 +76,8 @@ def _draws(key: jax.Array, problem: Problem) -> Any:
         rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
         jax.vmap(lambda key: Acqb().draws(key, problem))(keys),
         jax.vmap(lambda key: draw_assortment_rank(key, problem))(keys),
-        jax.vmap(lambda key: draw_server_priorities(key, problem))(keys),
-        jax.vmap(lambda key: draw_replacement_priorities(key, problem))(keys),
+        jax.vmap(lambda key: draw_server_priorities(key, problem, rng.Stream.ASSORTMENT))(keys),
+        jax.vmap(lambda key: draw_server_priorities(key, problem, rng.Stream.REPLACEMENT))(keys),
     )
 
 

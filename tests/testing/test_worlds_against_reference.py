@@ -28,7 +28,6 @@ from cqbjax.dynamics import (
 from cqbjax.policies import Acqb
 from cqbjax.policies.assortments import (
     draw_assortment_rank,
-    draw_replacement_priorities,
     draw_server_priorities,
 )
 from cqbjax.sources import ArrivalWrapper, BatchArrivals, DriftWrapper
@@ -162,8 +161,8 @@ def place_draws(key, place, problem):
         return (
             Acqb().draws(own, problem),
             draw_assortment_rank(own, problem),
-            draw_server_priorities(own, problem),
-            draw_replacement_priorities(own, problem),
+            draw_server_priorities(own, problem, rng.Stream.ASSORTMENT),
+            draw_server_priorities(own, problem, rng.Stream.REPLACEMENT),
         )
 
     return jax.vmap(at)(jnp.arange(1, problem.horizon + 1))

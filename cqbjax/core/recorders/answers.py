@@ -1,6 +1,5 @@
 """Recorders of answers: cost, quality and share of traffic."""
 
-import abc
 import dataclasses
 from collections.abc import Mapping
 
@@ -8,28 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import linalg, mnl
+from cqbjax.core import mnl
 from cqbjax.core.labels import LLM
-from cqbjax.core.recorders.protocol import Recorder, Round, Summary, Sums
+from cqbjax.core.recorders.protocol import Recorder, Round, Summary, SumRecorder, Sums
 from cqbjax.core.types import AnswerCosts, Problem, mask_unoffered
 
 
-class Ratio(Recorder):
-    """Base class of recorders that store the quotient of two sums over the run."""
-
-    def start(self, problem: Problem) -> Sums:
-        """Return two zero sums, numerator and denominator, as compensated sums [2]."""
-        del problem
-        return jnp.zeros(2), jnp.zeros(2)
-
-    def update(self, state: Sums, round_: Round) -> Sums:
-        """Add the terms of the round."""
-        terms = [jnp.sum(term) for term in self.terms(round_)]
-        return linalg.add_compensated(*state, jnp.stack(terms))
-
-    @abc.abstractmethod
-    def terms(self, round_: Round) -> tuple[Array, Array]:
-        """Return the terms of numerator and denominator: [], or [c] with several channels."""
+class Ratio(SumRecorder):
+    """A ratio of two sums over the rounds so far; the terms are numerator and denominator."""
 
     def read(self, state: Sums) -> Array:
         """Return the ratio; NaN if the denominator is zero."""

@@ -1,13 +1,14 @@
 """The contract of recorders, which sum or log a quantity of each run inside the scan."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core import linalg
 from cqbjax.core.labels import SERVER
 from cqbjax.core.types import Action, Problem, Queue, Workload
 
@@ -136,3 +137,27 @@ class Recorder(abc.ABC):
     def attributes(self) -> dict[str, str]:
         """Return the attributes of the stored array: unit, label and direction."""
         return {"units": self.unit, "long_name": self.label, "better": self.better}
+
+
+class SumRecorder(Recorder):
+    """Compensated sums of terms over the rounds so far.
+
+    Attributes:
+        num_terms: how many sums.
+    """
+
+    num_terms: ClassVar[int] = 2
+
+    def start(self, problem: Problem) -> Sums:
+        """Return zero sums."""
+        del problem
+        return jnp.zeros(self.num_terms), jnp.zeros(self.num_terms)
+
+    def update(self, state: Sums, round_: Round) -> Sums:
+        """Add the terms of the round."""
+        terms = [jnp.sum(term) for term in self.terms(round_)]
+        return linalg.add_compensated(*state, jnp.stack(terms))
+
+    @abc.abstractmethod
+    def terms(self, round_: Round) -> Sequence[Array]:
+        """Return the terms of a round: [], or [c] with several channels."""

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import linalg
 from cqbjax.core.recorders.answers import Ratio
-from cqbjax.core.recorders.protocol import Recorder, Round, Summary, Sums
+from cqbjax.core.recorders.protocol import Recorder, Round, Summary, SumRecorder, Sums
 from cqbjax.core.types import Problem
 
 
@@ -41,22 +40,18 @@ class AbandonmentShare(Ratio):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fairness(Recorder):
+class Fairness(SumRecorder):
     """Jain's index of the times in system of satisfied queries: 1 if all are equal."""
 
     name, label, unit, better = "fairness", "Jain's index of times in system", "", "more"
 
-    def start(self, problem: Problem) -> Sums:
-        """Return three zero sums: the number of queries, their times, and squared times."""
-        del problem
-        return jnp.zeros(3), jnp.zeros(3)
+    num_terms = 3
 
-    def update(self, state: Sums, round_: Round) -> Sums:
-        """Add the queries that departed satisfied."""
+    def terms(self, round_: Round) -> tuple[Array, Array, Array]:
+        """Return the departures, their times, and their squared times."""
         rounds = (round_.round - round_.before.arrived[round_.action.slot]).astype(float)
         departed = round_.departed.astype(float)
-        terms = departed, departed * rounds, departed * rounds**2
-        return linalg.add_compensated(*state, jnp.stack([jnp.sum(term) for term in terms]))
+        return departed, departed * rounds, departed * rounds**2
 
     def read(self, state: Sums) -> Array:
         """Return (sum x)^2 / (n sum x^2)."""
