@@ -169,7 +169,7 @@ def test_who_shows_fewer_says_so_and_shows_somebody():
         )
         assert int(breach.round) == at
     said = contract.describe_breach(problem, 7, 0, breach.servers)
-    assert said == "select must show a server in every round, and in round 7 it shows none"
+    assert said == "select must offer a server in every round, and in round 7 it offers none"
     assert breach.servers.tolist() == [NO_SERVER] * 2
 
 

@@ -106,7 +106,7 @@ def outside(drawn):
 
 
 FAULTS = {
-    "Own: draw must return arrays [T, c, ...], a number for each round and place, here [48, 1], "
+    "Own: draw must return arrays [T, c, ...], for each round and channel, here [48, 1], "
     "and returns float32[47, 1]": Own(made=lambda drawn: drawn[1:]),
     "Own: react must return a Reaction, and it returns tuple": Own(say=lambda s, d: tuple(s)),
     "Own: Reaction.abandons must be bool[], and react returns float32[]":
@@ -122,7 +122,7 @@ FAULTS = {
     "Own: react must return a return_delay of at least 1 round":
         Own(say=lambda s, d: s._replace(return_delay=jnp.int32(8 * d))),
     "Own: the same key must give the same draws": Own(made=outside),
-    "Own: the first rounds must be drawn alike at any horizon": Own(made=lambda drawn: drawn[::-1]),
+    "Own: the first rounds must be the same at any horizon": Own(made=lambda drawn: drawn[::-1]),
     "Own: react must be pure":
         Own(say=lambda s, d: s._replace(return_delay=jnp.int32(1 + next(CALLS) % 2))),
     "Shop: draw must return arrays [T, ...]": Shop(made=lambda drawn: drawn[1:]),

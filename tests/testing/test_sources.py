@@ -114,7 +114,7 @@ FAULTS = {
     "the same key must give the same draws": dict(
         draw=lambda world: world._replace(utilities=world.utilities + next(CALLS))
     ),
-    "any horizon, and arrives differ": dict(come=lambda arrives: arrives[::-1]),
+    "any horizon, and arrivals differ": dict(come=lambda arrives: arrives[::-1]),
     "any horizon, and queries differ": dict(
         draw=lambda world: world._replace(arrival_rows=world.arrival_rows[::-1])
     ),
