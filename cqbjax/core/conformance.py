@@ -110,7 +110,7 @@ def check_source(source: Source, problem: Problem) -> None:
     rate = jax.ShapeDtypeStruct((), jnp.result_type(float))
     workload, arrivals = jax.eval_shape(draw, source, rate)
     wanted = _workload_shapes(problem, workload.log is not None)
-    parts = [("Workload", workload, wanted)]
+    parts: list[tuple[str, Any, Any]] = [("Workload", workload, wanted)]
     parts += [] if wanted.log is None else [("Workload.log", workload.log, wanted.log)]
     for name, part, shapes in parts:
         arrays = {key: leaf for key, leaf in shapes._asdict().items() if hasattr(leaf, "dtype")}

@@ -80,11 +80,11 @@ class QueryLog(Recorder):
             DOLLARS: dollars,
             SCORE: score,
         }
-        row = {ARRIVAL: old[..., ARRIVAL], PROMPT: old[..., PROMPT]} | values
+        entry = {ARRIVAL: old[..., ARRIVAL], PROMPT: old[..., PROMPT]} | values
         if round_.in_service is not None:
-            row = {field: jnp.where(ended, new, old[..., field]) for field, new in row.items()}
-        row[FIRST] = jnp.where(jnp.isnan(old[..., FIRST]), t, old[..., FIRST])
-        new = jnp.stack([row[field].astype(jnp.float32) for field in range(len(FIELDS))], axis=-1)
+            entry = {field: jnp.where(ended, new, old[..., field]) for field, new in entry.items()}
+        entry[FIRST] = jnp.where(jnp.isnan(old[..., FIRST]), t, old[..., FIRST])
+        new = jnp.stack([entry[field].astype(jnp.float32) for field in range(len(FIELDS))], axis=-1)
         return state.at[number].set(new, mode="drop")
 
     def _log_arrivals(self, state: Array, round_: Round) -> Array:
