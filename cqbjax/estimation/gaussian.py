@@ -104,10 +104,12 @@ def radius(
 ) -> Array:
     """Return the confidence radius alpha of every block.
 
-    alpha = scale (kappa/2 sqrt(d log(1 + n K / (d lambda0)) + 4 log n) + kappa sqrt(lambda0)):
-    the paper's alpha_t with n rounds of feedback (shared; the paper counts all t rounds, empty ones
-    too: docs/theory.md measures how little that changes), or its alpha_{t,j} with n the number of
-    times server j was offered (disjoint). The logarithm of no observation counts as zero.
+    alpha = scale (kappa/2 sqrt(d log(1 + n K / (d lambda0)) + 4 log n) + kappa sqrt(lambda0)).
+
+    Shared parameters: the paper's alpha_t, with n the number of rounds with feedback. The paper
+    counts all t rounds, empty ones too; docs/theory.md measures how little that changes. Disjoint
+    parameters: the paper's alpha_{t,j}, with n the number of times server j was offered. log n is
+    zero for n = 0.
 
     Args:
         problem: shapes (d and K).
