@@ -1,4 +1,4 @@
-"""The commands: `cqbjax NAME` where the package is installed, `scripts/NAME.py` in a checkout.
+"""The commands: `cqbjax NAME` if the package is installed, `scripts/NAME.py` in a checkout.
 
 Each module imports heavy packages where it uses them, so that showing a configuration, reporting a
 wrong word or listing the commands takes a fraction of a second, and not the seconds of JAX.

@@ -166,7 +166,7 @@ def save_dataset(
     Args:
         folder: folder of the entry.
         table: complete table.
-        embeddings: [P, d] float32, stored as float16 where that loses nothing.
+        embeddings: [P, d] float32, stored as float16 if that loses nothing.
     """
     write_atomic(folder / TABLE, to_frame(table).write_parquet)
     whole = embeddings.astype(np.float32)

@@ -38,7 +38,7 @@ def normalise_cost(cost: np.ndarray, rule: str = DEFAULT_COST_RULE) -> np.ndarra
             `prompt_min_max`: the same within each prompt; `none`: USD unchanged, at most 1.
 
     Returns:
-        [P, N] float64 in [0, 1]; 0 where a rule divides by zero because all costs are equal.
+        [P, N] float64 in [0, 1]; 0 if a rule divides by zero because all costs are equal.
 
     Raises:
         ValueError: an unknown rule, a cost that is negative or not finite, or USD above 1 under
@@ -165,7 +165,7 @@ class ServedRates(NamedTuple):
     Attributes:
         random: a uniformly random assortment, drawn at every attempt.
         best_fixed: the best single assortment.
-        best_assortment: its servers; the first in lexicographic order where several tie.
+        best_assortment: its servers; the first in lexicographic order if several tie.
         oracle: the best assortment of every prompt.
     """
 
@@ -220,7 +220,7 @@ def choose_arrival_rates(served: ServedRates) -> tuple[float, float, float]:
 
     Low is 7.5% below the lesser of random and best fixed routing; middle is halfway between the
     two; high is a quarter of the way from the greater to the oracle. Each is the nearest multiple
-    of 0.05, or of a finer step where that would leave its interval.
+    of 0.05, or of a finer step if that would leave its interval.
 
     Raises:
         ValueError: routing makes no difference.

@@ -35,7 +35,7 @@ def encode_rows(problem: Problem, new: Interaction, theta: Array) -> Array:
 
     Disjoint: context x [d], whether the block's server was chosen, which blocks the row couples
     [W], and their probabilities [W]. Shared: features [K d], the chosen position [K], a one, and
-    the probabilities [K], `ABSENT` where a server did not answer. The probabilities are those at
+    the probabilities [K], `ABSENT` for a server that did not answer. The probabilities are those at
     `theta` and never change.
     """
     size, dtype = problem.assortment_size, new.features.dtype

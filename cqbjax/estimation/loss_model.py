@@ -31,7 +31,7 @@ class LossModel(NamedTuple):
         value: [d] c_j, the gradient at theta = 0.
         first: [W, P] H_jm, its derivatives there by theta_m.
         second: [D, W, d, P] T_jlm, its second derivatives by theta_l and theta_m, l in 1 .. D = W;
-            where a row couples two blocks, D = 2: T_jmm, and T_jjm (zero at m = j). D = 0 for a
+            if a row couples two blocks, D = 2: T_jmm, and T_jjm (zero at m = j). D = 0 for a
             model without them.
     """
 

@@ -61,7 +61,7 @@ def arrange_cells(
         keys: in which points differ.
 
     Returns:
-        Rows of equal length; None where a point has no such cell.
+        Rows of equal length; None if a point has no such cell.
     """
 
     def rank(number: int, names: Sequence[str]) -> tuple[Any, ...]:

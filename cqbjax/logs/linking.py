@@ -113,7 +113,7 @@ def _link_user(
     """Link one user's conversations, which are in the order of arrival.
 
     Returns:
-        The index of the conversation that each is a retrial of, -1 where none, and the counts of
+        The index of the conversation that each is a retrial of, -1 if none, and the counts of
         `Chains`.
     """
     size, gap = len(text), round(rule.min_gap * SECOND)
@@ -148,7 +148,7 @@ def _find_same_texts(
         threshold: least cosine.
 
     Yields:
-        Index of the conversation, and [m] bool, True where a distinct text is the same.
+        Index of the conversation, and [m] bool, True if a distinct text is the same.
     """
     repeated = np.bincount(text) > 1
     if embeddings is None and not repeated.any():
@@ -204,7 +204,7 @@ def subsample(lengths: np.ndarray, singles: float, key: np.random.Generator) -> 
         key: draws the singletons.
 
     Returns:
-        Chains in increasing order; all singletons where there are too few.
+        Chains in increasing order; all singletons if there are too few.
 
     Raises:
         LogError: no chain has two conversations or more, or the share is out of range.

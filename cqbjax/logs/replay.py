@@ -252,7 +252,7 @@ def project(embeddings: np.ndarray, dim: int = PROMPT_DIM) -> np.ndarray:
 
     Args:
         embeddings: [texts, d] unit vectors.
-        dim: e; zeros follow where there are fewer dimensions.
+        dim: e; zeros follow if there are fewer dimensions.
 
     Returns:
         [texts, e].

@@ -112,7 +112,7 @@ class Sample(NamedTuple):
 
     Attributes:
         rows: [N * per_model] int32, row of the prompt; slot j * per_model + i belongs to server j.
-        mask: [N * per_model] bool, False where server j's group had fewer than per_model prompts.
+        mask: [N * per_model] bool, False if server j's group had fewer than per_model prompts.
     """
 
     rows: Array
@@ -123,10 +123,10 @@ class Pairs(NamedTuple):
     """The positive and the hard negatives of each query.
 
     Attributes:
-        positive: [n] int32, the most similar query above the positive threshold (0 where not used).
+        positive: [n] int32, the most similar query above the positive threshold (0 if not used).
         negatives: [n, C] int32, the least similar queries below the negative threshold.
-        negative_mask: [n, C] bool, False where there were fewer than C negatives.
-        used: [n] bool, False where a query has no positive or no negative and is skipped.
+        negative_mask: [n, C] bool, False if there were fewer than C negatives.
+        used: [n] bool, False if a query has no positive or no negative and is skipped.
     """
 
     positive: Array

@@ -29,10 +29,10 @@ class TableSection(NamedTuple):
 
     Attributes:
         headers: headers of the columns.
-        rows: cells.
-        legend: a description of columns with the names of arrays, and further notes.
+        rows: cells of each row.
+        legend: descriptions of the columns that are named after arrays, and further notes.
         lead: number of leading columns, which identify a row.
-        words: whether a column holds words, which are aligned left.
+        words: for each column, whether it holds text, which is aligned left.
     """
 
     headers: list[str]
@@ -131,7 +131,7 @@ def _format_interval(column: str, row: Mapping[str, Any], setting: bool) -> str:
         own_gap = column == "gap_mean" and row.get("policy") == OPTIMAL
         is_mean = f"{column}_low" in row and value is not None and not own_gap
         return f"{text} {NONE}" if is_mean else text
-    # Two digits of the half-width, where the mean has no more than three; but one at least.
+    # Three significant digits, but at most two and at least one of the half-width.
     first = -_find_magnitude((high - low) / 2)
     decimals = max(min(_find_decimals(value, low, high), first + 1), first, 0)
     if low * high > 0:

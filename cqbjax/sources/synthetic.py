@@ -29,7 +29,7 @@ PROBE_BLOCKS = 64
 SERVICE_BLOCKS = 8
 # Numbers drawn at once for these estimates, for any number of seeds, N and d.
 MOST_DRAWN = 2**22
-# Seeds of one program where there are few, so that their number does not matter to compilation.
+# Seeds of one program if there are few, so that another number of seeds does not recompile.
 SEEDS_AT_ONCE, FEW_SEEDS = 32, 256
 # Factor by which the blocks grow until a seed's candidates suffice.
 DEEPER = 8

@@ -35,7 +35,7 @@ def read_sprout(path: str | pathlib.Path, prices: str | pathlib.Path | None = No
         prices: a price list by LLM; the shipped `prices/sprout.csv` when None.
 
     Returns:
-        The table, prompt ids "<file stem>:<key>" (the row in the file where there is no key); an
+        The table, prompt ids "<file stem>:<key>" (or the row in the file, without a key); an
         LLM whose struct is null lacks that score (NaN).
 
     Raises:

@@ -117,7 +117,7 @@ def choose_k(
         seed: Seed of the folds.
 
     Returns:
-        The k of the least loss; the smaller one where they tie.
+        The k with the least loss; the smallest one if several tie.
 
     Raises:
         ValueError: If no k of the grid fits in a training fold.
