@@ -337,7 +337,8 @@ def _unpack(packed: Array, shapes: Any) -> Any:
 def _make_env(env: Env | None, arguments: dict[str, Any]) -> Env:
     """Return the functional environment of an adapter."""
     if env is None:
-        return Env(**{"source": Synthetic(), "capacity": CAPACITY} | arguments)
+        defaults: dict[str, Any] = {"source": Synthetic(), "capacity": CAPACITY}
+        return Env(**defaults | arguments)
     if arguments:
         raise ValueError(f"{', '.join(arguments)}: give an Env, or its arguments, not both")
     return env
@@ -345,7 +346,7 @@ def _make_env(env: Env | None, arguments: dict[str, Any]) -> Env:
 
 def _make_spaces(env: Env) -> tuple[spaces.MultiDiscrete, Any]:
     """Return the spaces of actions and observations."""
-    observations = {
+    observations: dict[str, spaces.Space[Any]] = {
         name: spaces.Box(low, high, shape, dtype)
         for name, (shape, dtype, low, high) in env.spaces.items()
     }
