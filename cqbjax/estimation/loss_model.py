@@ -57,7 +57,7 @@ def width(problem: Problem) -> int:
 
 
 def couples_pairs(problem: Problem) -> bool:
-    """Tell whether each row couples exactly two blocks."""
+    """Return whether each row couples exactly two blocks."""
     return problem.parameters == "disjoint" and problem.assortment_size == 2
 
 

@@ -63,7 +63,7 @@ class EpsilonGreedy:
         decision.
         """
         problem = observation.problem
-        # Every draw has an address (seed, round, stream); use each stream once a round.
+        # Every draw has an address (seed, round, stream); use each stream once per round.
         explored = rng.uniform(key, rng.Stream.EXPLORE) < self.epsilon
         slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
         random = draw_assortment(key, observation)

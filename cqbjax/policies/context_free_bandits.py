@@ -176,7 +176,7 @@ class LlmRanking:
         return Action(slot, jnp.where(trying, tried, mnl.sort_picks(best)), trying)
 
     def _trying(self, state: RankingState, observation: Observation) -> Array:
-        """Tell whether a server that answers was offered fewer than `tries` times: [] bool."""
+        """Return whether a server that answers was offered fewer than `tries` times: [] bool."""
         if self.index != "best":
             return jnp.bool_(False)
         return jnp.min(mask_unavailable(state.offered, observation, jnp.inf)) < self.tries

@@ -113,7 +113,7 @@ class PermutedServers(SourceWrapper):
 
     Attributes:
         source: the source within.
-        order: [N] for each number here, the number in the source within.
+        order: [N] for each LLM here, its number in the source within.
     """
 
     source: Any

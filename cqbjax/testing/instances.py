@@ -10,7 +10,8 @@ import numpy as np
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem, Workload
 
-# XLA optimises as usual and LLVM does not: about half of the compile time, a few times slower runs.
+# XLA optimises as usual, and LLVM does not: compiling takes about half of the time, and runs are a
+# few times slower.
 FAST_COMPILE_OPTIONS: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,

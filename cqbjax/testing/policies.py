@@ -123,7 +123,7 @@ def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) ->
 
 
 def traces_equally(function: Callable[..., Any], *args: Any) -> bool:
-    """Tell whether tracing a function twice gives the same program and constants."""
+    """Return whether tracing a function twice gives the same program and constants."""
     # A new lambda each time, because JAX caches the trace of a function.
     first, second = (jax.make_jaxpr(lambda *a: function(*a))(*args) for _ in range(2))
     return str(first) == str(second) and all(
@@ -270,7 +270,7 @@ def _check_alone(
 
 
 def _first_difference(first: PlayedRound, i: int, second: PlayedRound, j: int) -> int | None:
-    """Return the first round in which two runs decide differently, None if they never do."""
+    """Return the first round in which two runs decide differently; None if they agree."""
     a, b = (
         (played.decision.valid[row], played.decision.query[row], played.decision.servers[row],
          played.action.explored[row])

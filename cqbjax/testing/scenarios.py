@@ -27,7 +27,7 @@ def check_source(
 
     Args:
         source: the source to check.
-        arrival_rate: lambda.
+        arrival_rate: lambda, queries per round.
         seed: seed of the run that is drawn.
         K: servers offered per query.
         horizon: T, at least 2.
@@ -69,18 +69,19 @@ def check_source(
 def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> None:
     """Check a user model against the contract of `cqbjax.UserModel`.
 
-    It checks the class (a frozen pytree that overrides something) and its `check`; the shapes and
-    types of draws and reactions; that the same key gives the same draws, without NaN, and the same
-    first rounds at a shorter horizon; that reactions are pure, with delays of at least one round.
+    Checks that the class is a frozen pytree, a subclass of `UserModel`, and overrides a method;
+    that its method `check` accepts the settings; shapes and types of draws and reactions; that
+    draws are free of NaN, reproducible from the key, and the same at a shorter horizon; that
+    `react` is pure, and its delay `away` at least one round.
 
     Args:
-        users: what to check.
-        problem: shapes for the check.
-        seed: of the run that is drawn.
+        users: the model to check.
+        problem: the shapes to check it with.
+        seed: seed of the run that is drawn.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
-        ValueError: the model's `check` refuses its settings.
+        ValueError: its method `check` rejects the settings.
     """
     check_model(users, UserModel)
     users.check(problem)
@@ -100,8 +101,8 @@ def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int =
 
     Checks that the class is a frozen pytree, a subclass of `ServiceModel`, and overrides a method;
     that its method `check` accepts the settings; shapes and types of draws and results; that draws
-    are finite, reproducible from the key, and the same at a shorter horizon; that methods are pure,
-    service times at least one round, and price factors finite and not negative.
+    are free of NaN, reproducible from the key, and the same at a shorter horizon; that methods are
+    pure, service times at least one round, and price factors finite and not negative.
 
     Args:
         service: the model to check.
