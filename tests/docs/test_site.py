@@ -77,7 +77,9 @@ def test_a_page_marks_identical_seeds(build):
     text = "```{stored} ablation_servers\n:where: K=1 round=last\n"
     text += ":policies: optimal acqb\n:over: num_servers\n:value: gap_mean throughput\n```\n"
     page, _ = build(text)
-    assert page.count("<p>0.0 [–]</p>") == 6 and page.count("[–]: of one seed, or of seeds") == 1
+    assert (
+        page.count("<p>0.0 [–]</p>") == 6 and page.count("[–]: no interval, of a single seed") == 1
+    )
     # Of throughput the table stores no interval.
     assert page.count("[–]") == 7
 

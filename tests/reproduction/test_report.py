@@ -39,7 +39,10 @@ def asked(root, *names, **keys):
         (["--seeds", "3"], "error: unrecognized arguments: --seeds"),
         (["--dry-run"], "error: --dry-run goes with --missing: add it, or leave it out"),
         (["results", "none", "--missing", "cpu"], "error: none is no study of the report; choose"),
-        (["nowhere"], "error: nowhere: no such folder of results; report FOLDER"),
+        (
+            ["nowhere"],
+            "error: nowhere has no folder data/ with results: give the results_dir of a study",
+        ),
     ],
 )
 def test_wrong_words_are_a_sentence(words, expected, tmp_path, monkeypatch):
