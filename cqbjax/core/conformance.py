@@ -33,7 +33,7 @@ def check_policy(policy: Policy, problem: Problem) -> None:
     """Check the shapes and types of a policy's action, and that `update` keeps those of the state.
 
     Args:
-        policy: its leaves may be `ShapeDtypeStruct`s.
+        policy: its leaves may be of type `ShapeDtypeStruct`.
         problem: the static settings.
 
     Raises:
@@ -84,7 +84,7 @@ def check_source(source: Source, problem: Problem) -> None:
     """Check the shapes and types of a source's workload, and of its arrivals if it draws them.
 
     Args:
-        source: its leaves may be `ShapeDtypeStruct`s.
+        source: its leaves may be of type `ShapeDtypeStruct`.
         problem: from `source.problem`.
 
     Raises:
@@ -172,7 +172,7 @@ def check_users(users: UserModel, problem: Problem) -> None:
     """Check the shapes and types of a user model's draws and return values.
 
     Args:
-        users: its leaves may be `ShapeDtypeStruct`s.
+        users: its leaves may be of type `ShapeDtypeStruct`.
         problem: the static settings.
 
     Raises:
@@ -201,7 +201,7 @@ def check_service(service: ServiceModel, problem: Problem) -> None:
     """Check the shapes and types of a service model's draws and return values.
 
     Args:
-        service: its leaves may be `ShapeDtypeStruct`s.
+        service: its leaves may be of type `ShapeDtypeStruct`.
         problem: the static settings.
 
     Raises:
