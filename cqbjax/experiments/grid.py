@@ -160,10 +160,11 @@ def compose_studies(
         same_name = [job for job in jobs if job.config.name == name]
         if len({str(job.config.kind.get("_target_")) for job in same_name}) > 1:
             raise ValueError(f"name={name} has several types of study: give each its own name")
-        check_words(same_name[0].words, [job.config for job in same_name])
         study = Study(same_name, len(same_name) == 1 or bool(same_name[0].config.fail_fast))
         for job in same_name:
             study.points.append(study.attempt(lambda job: compose(job.config, job.swept), job))
+        # After the values, because it may import the class that reads a key, and so JAX.
+        check_words(same_name[0].words, [job.config for job in same_name])
         studies.append(study)
     return studies
 

@@ -176,7 +176,7 @@ def check(call):
         checked(name, tuple(words), Path.cwd() if Path("conf").is_dir() else None)
     elif call[0] == "pip" or words[:2] == ["-m", "pip"]:
         check_pip(words)
-    elif words[0] == "-m" and words[1].startswith("tests."):
+    elif words[0] == "-m" and words[1].startswith(("tests.", "reproduction.")):
         check_module(words)
     else:
         assert call[0] in ("pytest", "sphinx-build") or words[:2] in (

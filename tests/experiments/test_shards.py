@@ -81,7 +81,7 @@ def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
     plain, rows = ready_of(), ready_of("queries=true")
     assert shards.most_bytes(plain) == 3 * 2 * 2 * 12 * 17
     assert shards.most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
-    monkeypatch.setattr(sweeps, "MOST_BYTES", 4_000)
+    monkeypatch.setattr(sweeps, "MAX_SHARD_BYTES", 4_000)
     assert [len(shard) for shard in shards.divide(plain)] == [3]
     assert [len(shard) for shard in shards.divide(rows)] == [1, 1, 1]
     assert shards.most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)

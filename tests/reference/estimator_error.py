@@ -106,7 +106,7 @@ def _trace(
     rounds, _ = simulate.run_rounds(key, policy, source, rate, problem, capacity)
     contexts = source.draw_workload(key, rate, problem).contexts
     theta = policy.theta(rounds.state, contexts, problem)
-    seen = policy.view.table(contexts) if isinstance(policy, ContextWrapper) else contexts
+    seen = policy.view.transform(contexts) if isinstance(policy, ContextWrapper) else contexts
     return rounds._replace(state=theta), seen
 
 
