@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from cqbjax.cli import _compose, _instantiate
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.sweep import sweep as _sweep
 from cqbjax.engine.validation import choose_seeds
-from cqbjax.experiments.study import select_untrained
 from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
-from cqbjax.offline.policies import train_policies
+from cqbjax.offline.policies import select_untrained, train_policies
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +41,9 @@ def policy(label: str, **constants: Any) -> "Policy | OfflinePolicy":
 
 def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, Any]) -> Any:
     """Return `policy(label, **constants)`, with the keys of a study that the policy reads."""
+    # A sweep of policies that are given as objects does not wait for Hydra.
+    from cqbjax.cli import _compose, _instantiate
+
     with _compose.initialize_hydra():
         files = {path.stem for one in _compose.list_folders() for path in one.glob("policy/*.yaml")}
         if label not in files | {*_compose.list_router_policies()}:

@@ -16,7 +16,7 @@ from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import GridPoint, PreparedPoint, format_words, list_seeds
 from cqbjax.experiments.scenario import build_queries, describe_differences, list_settings
 from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
-from cqbjax.offline.policies import train_policies
+from cqbjax.offline.policies import select_untrained, train_policies
 from cqbjax.sources import Synthetic
 
 # The paper's settings of a dataset's source; others are described.
@@ -102,11 +102,6 @@ def validate_point(prepared: PreparedPoint) -> SweepSpec:
 def build_source(prepared: PreparedPoint) -> Source:
     """Return the source of a point's sweep, with arrivals, drift and dynamics."""
     return build_queries(prepared.point.config, prepared.source, prepared.users, prepared.service)
-
-
-def select_untrained(policies: Mapping[str, Policy | OfflinePolicy]) -> dict[str, OfflinePolicy]:
-    """Return the policies that are trained offline."""
-    return {label: one for label, one in policies.items() if isinstance(one, OfflinePolicy)}
 
 
 def train_point(

@@ -23,6 +23,7 @@ from cqbjax.experiments import display, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.experiments.study_types import StudyOutput, StudyType
+from cqbjax.offline.policies import select_untrained
 
 # The arrays of a shard, in bytes.
 MAX_SHARD_BYTES = 500_000_000
@@ -57,7 +58,7 @@ class Sweep(StudyType):
             return []
         config, specs = left[0].point.config, []
         for one in left:
-            policies, untrained = dict(one.policies), study.select_untrained(one.policies)
+            policies, untrained = dict(one.policies), select_untrained(one.policies)
             if untrained:
                 own = one.point.config
                 problem = study.build_source(one).problem(own.K, own.horizon)

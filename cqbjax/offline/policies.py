@@ -172,6 +172,11 @@ class WarmStart:
 OfflinePolicy = TrainedRouter | ProjectedPolicy | WarmStart
 
 
+def select_untrained(policies: Mapping[str, Policy | OfflinePolicy]) -> dict[str, OfflinePolicy]:
+    """Return the policies that are trained offline."""
+    return {label: one for label, one in policies.items() if isinstance(one, OfflinePolicy)}
+
+
 def train_policies(
     policies: Mapping[str, Policy | OfflinePolicy], source: DatasetSource, seeds: Sequence[int],
     cache_dir: pathlib.Path, tuning_seed: int | None, progress: Reporter | None = None,
