@@ -161,7 +161,10 @@ def suggest_names(name: str, known: Sequence[str], shown: Sequence[str] | None =
         known: all names.
         shown: the list that is shown if no name is similar; None: `known`.
     """
-    similar = difflib.get_close_matches(name, known, 2)
+    # `rate` is meant as `arrival_rate` rather than as `trace`: whole words come before letters.
+    words = [other for other in known if name and f"_{name}_" in f"_{other}_"]
+    similar = [*words, *difflib.get_close_matches(name, known, 2)]
+    similar = list(dict.fromkeys(similar))[:2]
     if similar:
         return f": did you mean {' or '.join(similar)}?"
     return f"; choose from {', '.join(known if shown is None else shown)}"

@@ -142,10 +142,12 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
 
 @pytest.mark.slow
 def test_what_is_no_kind_or_has_no_such_key_is_a_sentence(own):
-    assert "kind.factors is no key; kind has " in refused([*WORDS, "kind.factors=2"])
+    assert "kind.factors is no key of kind: did you mean factor?" in refused(
+        [*WORDS, "kind.factors=2"]
+    )
     assert "record=['traffic'] is of a sweep, and Doubled is none" in refused(
         [*WORDS, "record=[traffic]"]
     )
-    assert "kind nothing is unknown; choose from doubled, eigenvalues" in refused(["kind=nothing"])
+    assert "kind zzz is unknown; choose from doubled, eigenvalues" in refused(["kind=zzz"])
     two = refused(["-m", "name=mine", "kind=doubled,sweep", "num_seeds=2", "horizon=12"])
     assert "name=mine has several types of study" in two
