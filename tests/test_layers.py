@@ -1,6 +1,7 @@
 """Who may import whom: each layer sees only those before it."""
 
 import ast
+import collections
 import functools
 import re
 from pathlib import Path
@@ -194,3 +195,11 @@ def test_the_modules_of_a_room_stand_in_its_order(room):
         allowed = {one for one in rank if rank[one] < rank[here]} | {here}
         seen = {other.split(".")[2] for other in others if other.startswith(f"cqbjax.{room}.")}
         assert seen <= allowed, f"{name} imports {seen - allowed}"
+
+
+def test_no_class_name_stands_for_two_classes():
+    trees = [ast.parse(path.read_text()) for path in MODULES]
+    named = collections.Counter(
+        n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)
+    )
+    assert not [name for name, count in named.items() if count > 1]

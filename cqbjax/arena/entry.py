@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cqbjax.arena.board import Board, read_board, tabulate_point
 from cqbjax.arena.report import write_report
-from cqbjax.arena.tasks import Composer, Contestant, Entry, Request, prepare_entry
+from cqbjax.arena.tasks import Composer, Contestant, PreparedTask, Request, prepare_entry
 from cqbjax.core import backend
 from cqbjax.core.contract import policy_error
 from cqbjax.core.files import check_writable, write_atomic
@@ -72,13 +72,13 @@ def _validate(contestant: Contestant, composer: Composer) -> None:
 
 def _prepare_entries(
     request: Request, board: Board, composer: Composer
-) -> tuple[list[Entry], dict[str, str]]:
+) -> tuple[list[PreparedTask], dict[str, str]]:
     """Return the tasks that can run, and the reason for each other task.
 
     Raises:
         ValueError: no task can run.
     """
-    entries, skipped, cache = list[Entry](), dict[str, str](), dict[str, Any]()
+    entries, skipped, cache = list[PreparedTask](), dict[str, str](), dict[str, Any]()
     for task in request.tasks:
         try:
             entries.append(prepare_entry(task, request, board, composer, cache))
@@ -91,7 +91,11 @@ def _prepare_entries(
 
 
 def _run_entries(
-    entries: Sequence[Entry], request: Request, board: Board, composer: Composer, console: Console
+    entries: Sequence[PreparedTask],
+    request: Request,
+    board: Board,
+    composer: Composer,
+    console: Console,
 ) -> tuple[Board, dict[str, str]]:
     """Print the expected time, run what is not stored, and return all results.
 
@@ -153,7 +157,7 @@ def estimate_minutes(
     return f"{sum(one.running for of_task in estimates for one in of_task) / 60:.1f} min"
 
 
-def _describe(entry: Entry, index: ResultIndex) -> dict[str, Any]:
+def _describe(entry: PreparedTask, index: ResultIndex) -> dict[str, Any]:
     """Return a board's note on a task: what its results depend on, and how long they took."""
     key, config = entry.ready.study_type.cache_key(entry.ready), entry.ready.point.config
     seconds, keys = dict[str, float](), dict[str, set[str]]()

@@ -110,7 +110,7 @@ class Composer(NamedTuple):
         return ready
 
 
-class Entry(NamedTuple):
+class PreparedTask(NamedTuple):
     """A task with the policies that run in it.
 
     Attributes:
@@ -174,7 +174,7 @@ def compose_task(
 
 def prepare_entry(
     task: Task, request: Request, board: "Board", composer: Composer, cache: dict[str, Any]
-) -> Entry:
+) -> PreparedTask:
     """Return a task, validated, with the policies that are to run.
 
     They are the contestant and, unless the board knows its results, random routing, by which
@@ -193,7 +193,7 @@ def prepare_entry(
     """
     if request.contestant is None:
         config = compose_task(task, request, composer)
-        return Entry(task, composer.prepare(config, cache), set())
+        return PreparedTask(task, composer.prepare(config, cache), set())
     from cqbjax.arena.board import find_known
     from cqbjax.arena.scores import RANDOM
 
@@ -203,7 +203,9 @@ def prepare_entry(
         key = _compute_key(whole, composer, cache)
         known = find_known(board, task.name, key.point, key.policies)
     words = request.contestant.overrides(*([] if RANDOM in known else [RANDOM]))
-    return Entry(task, composer.prepare(compose_task(task, request, composer, words), cache), known)
+    return PreparedTask(
+        task, composer.prepare(compose_task(task, request, composer, words), cache), known
+    )
 
 
 def _compute_key(config: ComposedConfig, composer: Composer, cache: dict[str, Any]) -> "CacheKey":

@@ -36,7 +36,7 @@ ARRAYS = ("queue_length", "departures", "regret", "explored")
 LARGEST_LOSS, SIGNIFICANT = 0.1, 0.001
 
 
-class Sample(NamedTuple):
+class RepeatedPolicy(NamedTuple):
     """A policy in a task of an entry, whose runs are repeated.
 
     Attributes:
@@ -77,7 +77,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     # The entry contains a copy of the policy's file.
     sys.path.insert(0, str(folder.resolve()))
     made, board = boards.read_board(folder), boards.read_board()
-    samples, rows = list[Sample](), list[pl.DataFrame]()
+    samples, rows = list[RepeatedPolicy](), list[pl.DataFrame]()
     for task, note in made.notes.items():
         (stored,) = results.stored_points(folder / "data" / task, key=note["content"])
         seeds = range(note["first_seed"], note["first_seed"] + note["seeds"])
@@ -90,7 +90,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
         _check_task(task, config, composer)
         rows.append(boards.tabulate_point(point, task))
         tested = [label for label in note["policies"] if label != OPTIMAL]
-        samples += [Sample(task, label, point, config) for label in tested]
+        samples += [RepeatedPolicy(task, label, point, config) for label in tested]
     by = ["task", "policy", "seed"]
     if not pl.concat(rows).sort(by).equals(made.rows.sort(by)):
         raise ValueError(f"{folder}: {boards.NUMBERS} does not follow from its arrays")
@@ -148,7 +148,7 @@ def _check_table(made: Board, board: Board, folder: Path) -> None:
         )
 
 
-def _repeat(sample: Sample, rng: np.random.Generator, composer: Composer) -> None:
+def _repeat(sample: RepeatedPolicy, rng: np.random.Generator, composer: Composer) -> None:
     """Run a sample again at some of its seeds, and raise if an array differs."""
     seeds = sample.point.seed.values
     first = int(rng.integers(len(seeds) - min(REPEATED, len(seeds)) + 1))
@@ -165,7 +165,7 @@ def _repeat(sample: Sample, rng: np.random.Generator, composer: Composer) -> Non
 
 
 def _run_anonymised(
-    sample: Sample, rng: np.random.Generator, made: Board, board: Board, composer: Composer
+    sample: RepeatedPolicy, rng: np.random.Generator, made: Board, board: Board, composer: Composer
 ) -> str:
     """Run a sample with anonymised random keys and permuted LLMs; return how its score changes.
 

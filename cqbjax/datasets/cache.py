@@ -49,7 +49,7 @@ class PreparedEntry(NamedTuple):
     revision: str
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """A dataset's current entry: its content hash, its folder and the content of `meta.json`."""
 
     key: str
@@ -88,7 +88,7 @@ def build_entry(
     return PreparedEntry(key, built, revision)
 
 
-def find_entry(data_dir: pathlib.Path, name: str) -> Entry | None:
+def find_entry(data_dir: pathlib.Path, name: str) -> CacheEntry | None:
     """Return a dataset's current entry; None if it was never prepared.
 
     Raises:
@@ -104,7 +104,7 @@ def find_entry(data_dir: pathlib.Path, name: str) -> Entry | None:
     meta = read(folder / "meta.json", JSON)
     if "provenance" not in meta:
         raise TableError(f"{pointer}: was prepared by an older version: prepare it again.")
-    return Entry(key, folder, meta)
+    return CacheEntry(key, folder, meta)
 
 
 def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable, np.ndarray]:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from cqbjax.core.files import open_atomic
 from cqbjax.datasets.times import find_jumps
 from cqbjax.logs import shards
-from cqbjax.logs.shards import Batch, LogError
+from cqbjax.logs.shards import LogError, RowBatch
 
 # Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
 # first token, then 30 tokens per second.
@@ -198,7 +198,7 @@ def load_conversations(folder: Path) -> pl.DataFrame:
 
 
 def _parse_batch(
-    batch: Batch, of_model: pa.BooleanArray, tokens: CountTokens
+    batch: RowBatch, of_model: pa.BooleanArray, tokens: CountTokens
 ) -> Iterator[tuple[int, Conversation | str]]:
     """Yield the number of each row of the model, with its conversation or why it is dropped."""
     numbers = pc.add(pc.indices_nonzero(of_model).cast(pa.int64()), batch.first).to_pylist()

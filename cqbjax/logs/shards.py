@@ -29,7 +29,7 @@ class LogError(ValueError):
     """A log cannot be read or used; the message is one sentence."""
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Some rows of a shard.
 
     Attributes:
@@ -105,7 +105,7 @@ def name_row(shards: Sequence[Path], row: int) -> str:
     raise IndexError(row)
 
 
-def read_batches(shards: Sequence[Path], size: int = 1024) -> Iterator[Batch]:
+def read_batches(shards: Sequence[Path], size: int = 1024) -> Iterator[RowBatch]:
     """Yield the rows of all shards, `size` at a time, so that memory holds no more.
 
     Only the fields in use are read. Text may be invalid UTF-8.
@@ -124,7 +124,7 @@ def read_batches(shards: Sequence[Path], size: int = 1024) -> Iterator[Batch]:
                 or (path.startswith("conversation.") and path.rpartition(".")[2] in fields)
             ]  # fmt: skip
             for rows in file.iter_batches(size, columns=leaves):
-                yield Batch(first, rows)
+                yield RowBatch(first, rows)
                 first += rows.num_rows
 
 
