@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -58,6 +59,15 @@ def own_modules_of_each_test(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(base):
             del sys.modules[name]
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """Leave modules of slow tests alone out of the quick tier: some import for seconds."""
+    module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if not module or config.option.markexpr != "not slow":
+        return None
+    slow = re.search(r"^pytestmark = .*pytest\.mark\.slow", collection_path.read_text(), re.M)
+    return True if slow else None
 
 
 def pytest_collection_finish() -> None:

@@ -13,6 +13,7 @@ from cqbjax.results.summaries import mean_ci
 SMALL = {"arrival_rate": [0.3], "num_seeds": 2, "horizon": 40}
 
 
+@pytest.mark.slow
 def test_a_label_gives_the_policy_of_the_command_line(tmp_path, monkeypatch):
     by_key, by_attribute = (cqbjax.policy("lints", **{k: 0.5}) for k in ("lints_alpha", "alpha"))
     assert by_key == by_attribute == policies.LinearBandit(index="thompson", alpha=0.5)
@@ -37,6 +38,7 @@ def test_an_unknown_label_or_constant_is_one_sentence():
         cqbjax.sweep(["random", "knn"], sources.Coin(), **SMALL)
 
 
+@pytest.mark.slow
 def test_labels_and_policies_give_the_same_sweep_and_one_figure():
     coin = sources.Coin(classes=[0.4, 0.8])
     data = cqbjax.sweep(["random", "best_llm"], coin, **SMALL)

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+STRINGS = (ast.Constant, ast.JoinedStr)
 
 
 def docstrings(tree: ast.Module) -> set[int]:
@@ -20,9 +21,16 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 def code_lines(text: str, tree: ast.Module) -> set[int]:
     """Return the lines of code: without blank lines, comments and docstrings."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    spans = [(t.start[0], t.end[0]) for t in tokens if t.type not in SKIPPED and t.string]
-    return {n for begin, end in spans for n in range(begin, end + 1)} - docstrings(tree)
+    texts = text.split("\n")
+    lines = {n for n, line in enumerate(texts, 1) if line.strip() and line.lstrip()[0] != "#"}
+    outside = docstrings(tree)
+    strings = (node for node in ast.walk(tree) if isinstance(node, STRINGS))
+    inside = {n for node in strings for n in range(node.lineno, node.end_lineno + 1)} - outside
+    if not inside <= lines:  # a blank line or a `#` in a string is code: tokens take longer
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        spans = [(t.start[0], t.end[0]) for t in tokens if t.type not in SKIPPED and t.string]
+        lines = {n for begin, end in spans for n in range(begin, end + 1)}
+    return lines - outside
 
 
 def measure(root: Path, beside: tuple[str, ...]) -> dict[str, int]:

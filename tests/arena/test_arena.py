@@ -155,6 +155,7 @@ def test_there_are_tasks_and_each_says_what_it_tests():
         assert len(task.description.split()) > 15 and task.version >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
 def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
     config = composed(f"arena={name}")

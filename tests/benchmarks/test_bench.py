@@ -307,6 +307,7 @@ def test_a_peer_is_timed_by_the_median_without_the_first(monkeypatch):
     assert peers._rounds_a_second(pair, case, 3) == pytest.approx(3 * 100 / 2)
 
 
+@pytest.mark.slow
 def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
     """`Linear` has the same estimates, and the answers are those of a user."""
     pytest.importorskip("coba")
@@ -328,6 +329,7 @@ def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
         np.testing.assert_allclose(theta, np.linalg.solve(np.eye(5) + x.T @ x, x.T @ own))
 
 
+@pytest.mark.slow
 def test_ciws_queue_has_the_known_mean():
     rate = peers.GEO.rate(peers.LOAD)
     means = [

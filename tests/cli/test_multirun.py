@@ -60,6 +60,7 @@ def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch
     assert jobs[0].config.alpha_scale == 0.1, "a job's values are its own"
 
 
+@pytest.mark.slow
 def test_points_share_what_they_have_in_common(started, monkeypatch):
     """Of 64 points the 16 policies are made once each, and what follows a value is resolved once.
 
@@ -91,6 +92,7 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
     assert len(resolved) == len(texts) + 3 * 3, "each at the three other values of what it follows"
 
 
+@pytest.mark.slow
 def test_values_are_set_as_omegaconf_sets_them(started):
     """In turns, so that what was resolved at other values would be seen."""
     words = ["policy=[acqb,cqb_eps,knn]", "source=routerbench", "explore_rounds=stabilised"]
@@ -116,6 +118,7 @@ def test_values_are_set_as_omegaconf_sets_them(started):
     assert at_last == template.with_values({"c1": 0.3, "lambda0": 2.0})
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resolved_is_told_of_where_it_runs(started):
     words = ["explore_rounds=abc", "policy=[random,cqb_eps]", "num_seeds=2", "horizon=12"]
     (job,) = _compose.compose_jobs([words])

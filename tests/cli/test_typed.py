@@ -7,6 +7,7 @@ import pytest
 from composing import EXPERIMENTS
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from tiers import cases
 
 from cqbjax import dynamics
 from cqbjax.cli import _command, _compose, _instantiate
@@ -64,7 +65,16 @@ UNREAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", UNREAD)
+# One of each way to be read by nothing.
+QUICK = (
+    "tries is read by nothing here, but by best_llm", "+mine is read by nothing: leave it out",
+    "c1 is read with policy.cqb_eps.exploration=",
+    "service.prices.since is read with service.prices.factors alone",
+    "policy is not read by Sensitivity", "users=[stay, stay] must name nothing twice",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("said", cases(UNREAD, QUICK))
 def test_what_is_typed_and_read_by_nothing_is_refused(said):
     with pytest.raises(ValueError) as refusal:
         check(*UNREAD[said])
@@ -81,11 +91,12 @@ READ = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", READ, ids=" ".join)
+@pytest.mark.parametrize("words", cases(READ, [READ[1], READ[6], READ[9]]), ids=" ".join)
 def test_what_anything_reads_is_not_refused(words):
     check(*words)
 
 
+@pytest.mark.slow
 def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
     """By the files themselves: a new constant is refused without being named anywhere else."""
     shipped, readers = _compose._list_keys()
@@ -146,7 +157,13 @@ VALUES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", VALUES)
+QUICK_VALUES = (
+    "kappa=1e39", "num_seeds=2147483648", "drift.quarter=no", "policy=[linucb] linucb_alpha=-1",
+    "service=[late] service.late.delay=100000000", "users=[orbit] users.orbit.delays=3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", cases(VALUES, QUICK_VALUES))
 def test_a_value_that_cannot_be_is_refused_by_the_key_that_was_typed(words):
     given = {word.partition("=")[0] for word in words.split()}
     small = [word for word in SMALL if word.partition("=")[0] not in given]
@@ -162,6 +179,7 @@ def leaves(node, above=""):
             yield f"{above}{key}", value
 
 
+@pytest.mark.slow
 def test_a_switch_is_true_or_false():
     (job,) = _compose.compose_jobs([["source=paretobandit", "policy=[random]"]])
     switches = [key for key, value in leaves(job.config) if isinstance(value, bool)]
@@ -175,6 +193,7 @@ def test_a_switch_is_true_or_false():
 WRONG = ("many", "-1", "2.5", "[]", "null", "1e39", "nan", "true", "{a: 1}")
 
 
+@pytest.mark.slow
 def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
     """All of them, as far as the configuration shows it by itself; the slow tier makes objects."""
     (job,) = _compose.compose_jobs([[*SMALL, "policy=[random]"]])
@@ -222,7 +241,10 @@ UNNAMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", UNNAMED)
+QUICK_UNNAMED = ("", "horizon=3000 K=2", "users=[orbit] alpha_scale=[0.1,0.2]", "K=1,2 c1=0.5")
+
+
+@pytest.mark.parametrize("words", cases(UNNAMED, QUICK_UNNAMED))
 def test_an_unnamed_study_has_the_name_of_its_settings(words):
     jobs = _compose.compose_jobs(_compose.combine_words(words.split()))
     assert {_command._name_study(job).config.name for job in jobs} == {UNNAMED[words]}

@@ -10,6 +10,8 @@ from composing import CONF, REPOSITORY
 
 import cqbjax
 
+pytestmark = pytest.mark.slow
+
 POLICY = '''
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.core.pytree import pytree
@@ -94,7 +96,6 @@ def site(tmp_path_factory) -> Path:
     return target
 
 
-@pytest.mark.slow
 def test_the_wheel_carries_what_the_checkout_has(site):
     def below(folder: Path, ending: str) -> set[str]:
         return {str(path.relative_to(folder)) for path in folder.rglob(f"*.{ending}")}
@@ -111,7 +112,6 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     assert below(site / "hydra_plugins", "py") == below(REPOSITORY / "hydra_plugins", "py") != set()
 
 
-@pytest.mark.slow
 def test_the_wheels_types_are_seen_from_outside(site, tmp_path):
     (tmp_path / "study.py").write_text(TYPED)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "study.py"]
@@ -122,7 +122,6 @@ def test_the_wheels_types_are_seen_from_outside(site, tmp_path):
     assert "Acqb" in said[0]
 
 
-@pytest.mark.slow
 def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(site, tmp_path):
     for name, text in (
         ("my_policy.py", POLICY),
@@ -149,7 +148,6 @@ def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(s
         assert not [name for name in ("theory_", "slopes", "switching") if name in wrong.stderr]
 
 
-@pytest.mark.slow
 def test_every_experiment_of_the_wheel_can_run_or_says_which_data_it_needs(site, tmp_path):
     done = run([sys.executable, "-c", PLAN], tmp_path, site)
     assert done.returncode == 0, done.stderr
@@ -165,7 +163,6 @@ def test_every_experiment_of_the_wheel_can_run_or_says_which_data_it_needs(site,
         ), said[name]
 
 
-@pytest.mark.slow
 def test_a_policy_of_a_single_file_enters_the_arena_from_the_wheel(site, tmp_path):
     (tmp_path / "my_policy.py").write_text(POLICY)
     command = site / "bin" / ("cqbjax.exe" if os.name == "nt" else "cqbjax")

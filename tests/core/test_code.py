@@ -44,6 +44,7 @@ def test_files_are_looked_at_once_for_many_digests(own, monkeypatch):
     assert code.digest([], kind) != first, "an edit is seen after it"
 
 
+@pytest.mark.slow
 def test_a_simulation_is_what_it_imports():
     reached = code.modules([ENGINE], sources.Synthetic(num_servers=3, dim=2, slackness=0.1))
     assert {"cqbjax.core.simulate", "cqbjax.core.mnl", "cqbjax.sources.synthetic"} <= set(reached)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
+from tiers import cases
 
 from cqbjax.core import platforms, rng
 from cqbjax.core.instances import draw_instance
@@ -22,14 +23,14 @@ def test_threefry_is_jax_own_block_cipher(seed):
     np.testing.assert_array_equal(mine, threefry_2x32(key, np.concatenate([first, second])))
 
 
+SETTINGS = [
+    ("jax_default_prng_impl", "rbg"), ("jax_threefry_partitionable", False),
+    ("jax_enable_x64", True), ("jax_random_seed_offset", 5),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("jax_default_prng_impl", "rbg"),
-        ("jax_threefry_partitionable", False),
-        ("jax_enable_x64", True),
-        ("jax_random_seed_offset", 5),
-    ],
+    ("setting", "value"), cases(SETTINGS, ["jax_default_prng_impl"], several=True)
 )
 def test_what_jax_is_set_to_changes_no_number(setting, value):
     def drawn():
@@ -50,7 +51,7 @@ def test_what_jax_is_set_to_changes_no_number(setting, value):
         jax.config.update(setting, before)
 
 
-@pytest.mark.parametrize("partitionable", [True, False])
+@pytest.mark.parametrize("partitionable", cases([True, False], [True]))
 def test_gammas_on_a_gpu_are_those_of_the_key_itself_however_jax_splits(partitionable):
     key = rng.run_key(7)
     with platforms.use(platforms.GPU), jax.threefry_partitionable(partitionable):
@@ -97,6 +98,7 @@ def test_choices_are_at_the_addresses_of_their_rounds_and_of_several_places_at_r
     np.testing.assert_array_equal(drawn.choice_uniforms, jax.random.uniform(own, (9, 2)))
 
 
+@pytest.mark.slow
 def test_normals_are_standard_and_independent_between_addresses():
     draw = jax.jit(
         lambda t: rng.normals(rng.round_key(rng.run_key(3), t), rng.Stream.NORMAL, (9, 5, 7))

@@ -10,6 +10,7 @@ import pytest
 from cqbjax import datasets as ds
 
 
+@pytest.mark.slow
 def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):
     table, embeddings = ds.load_dataset("mmlu_pro", shared_data)
     assert table.performance.shape == (12002, 28)

@@ -16,6 +16,7 @@ import pytest
 from composing import called, composed
 from hub import COMMIT, serving
 from matplotlib.text import Text
+from tiers import cases
 
 from cqbjax import datasets as ds
 from cqbjax import results
@@ -164,6 +165,7 @@ def test_a_recorded_file_that_vanished_is_noticed(tmp_path):
         run(tmp_path / "data", source=source)
 
 
+@pytest.mark.slow
 def test_another_local_path_has_a_record_of_its_own(tmp_path):
     runs = []
     for count in (12, 16, 12):
@@ -174,6 +176,7 @@ def test_another_local_path_has_a_record_of_its_own(tmp_path):
     assert [done.built for done in runs] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_a_price_list_of_ones_own_is_part_of_the_content(tmp_path):
     source, own = tmp_path / "data" / "embedllm", tmp_path / "own.csv"
     schemas.write("embedllm", source, 12)
@@ -459,7 +462,7 @@ def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
     assert "made-up content" in (tmp_path / "tables" / f"{name}.md").read_text()
 
 
-@pytest.mark.parametrize("share", ("0", "2", "true", "much"))
+@pytest.mark.parametrize("share", cases(("0", "2", "true", "much"), ["2"]))
 def test_a_wrong_share_is_one_sentence(share):
     with pytest.raises(ValueError, match=r"drop_servers_below=\w+ must be a share in \(0, 1\]"):
         entry("dataset=mmlu_pro", f"drop_servers_below={share}")
@@ -467,6 +470,7 @@ def test_a_wrong_share_is_one_sentence(share):
         entry("dataset=mmlu_pro", "drop_incomplete_prompts=1")
 
 
+@pytest.mark.slow
 def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
     file = tmp_path / "table.parquet"
     own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
@@ -560,6 +564,7 @@ def test_damage_after_the_first_build_is_noticed(tmp_path):
     assert run(tmp_path / "data", source=source) == first._replace(built=False)
 
 
+@pytest.mark.slow
 def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch):
     source = tmp_path / "source"
     source.mkdir()

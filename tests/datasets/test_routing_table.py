@@ -140,6 +140,7 @@ def test_equal_rows_and_wrong_settings():
         ds.mnl_utilities(np.array([[0.0, 0.5]]))
 
 
+@pytest.mark.slow
 def test_the_default_rule_gives_the_documented_rates_of_the_slice(shared_data):
     table = ds.read_routerbench(shared_data / "routerbench")
     departs = ds.departure_probabilities(table.performance, table.cost)
@@ -164,6 +165,7 @@ def test_splits_are_disjoint_whole_and_depend_on_the_seed_alone():
             ds.split(3164, wrong, 0)
 
 
+@pytest.mark.slow
 def test_a_planted_evaluation_prompt_is_caught_by_row_id_and_text(shared_data):
     table, _ = ds.load_dataset("mmlu_pro", shared_data)
     parts = ds.split(table.num_prompts, 1000, 0)

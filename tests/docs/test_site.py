@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from absent import absent
 from pages import REPOSITORY
+from tiers import cases
 
 import benchmarks as bench
 from cqbjax import datasets
@@ -64,6 +65,7 @@ def test_a_page_shows_the_numbers_that_are_stored(build):
     assert "100 seeds; in brackets the 95% interval over seeds" in page and "[–]" not in page
 
 
+@pytest.mark.slow
 def test_a_table_names_its_proxy_dataset(build):
     text = TABLE.format(round=5000, policies="acqb").replace("synthetic", "mmlu_pro")
     text = text.replace("K=1", "K=1 arrival_rate=0.6").replace(
@@ -73,6 +75,7 @@ def test_a_table_names_its_proxy_dataset(build):
     assert "standing in for a dataset with many LLMs" in page
 
 
+@pytest.mark.slow
 def test_a_page_marks_identical_seeds(build):
     text = "```{stored} ablation_servers\n:where: K=1 round=last\n"
     text += ":policies: optimal acqb\n:over: num_servers\n:value: gap_mean throughput\n```\n"
@@ -84,6 +87,7 @@ def test_a_page_marks_identical_seeds(build):
     assert page.count("[–]") == 7
 
 
+@pytest.mark.slow
 def test_a_table_of_other_rows_than_policies_shows_all_of_them(build):
     text = "```{stored} known_answers\n:rows: world\n:over: load\n:value: known simulated\n```\n"
     page, _ = build(text)
@@ -95,6 +99,7 @@ def test_a_table_of_other_rows_than_policies_shows_all_of_them(build):
         assert f"<p>{row['known']:.3f}</p>" in page
 
 
+@pytest.mark.slow
 def test_a_page_shows_what_the_benchmark_measured(build):
     page, _ = build("```{measured} peers\n:section: peers\n```\n")
     report = bench.load(REPOSITORY / "results" / "bench" / "peers.json")
@@ -118,18 +123,20 @@ def test_readme_has_the_stored_table_of_peers():
     assert f"two cores of an {report['machine']['cpu']}" in readme
 
 
+UNSTORED = [
+    (("synthetic", "nothing"), "no stored table results/tables/nothing.csv"),
+    (("acqb", "nobody"), "has no such row: nobody"),
+    (("round=1000", "round=999"), "has no such row: acqb"),
+    (("K=1 ", ""), "`where` leaves 2 rows of acqb"),
+    (("K=1", "k=1"), "has no column k"),
+    ((":policies: acqb", ":rows: rule"), "has no column rule"),
+    (("K=1 round=1000\n:policies: acqb", "K=9"), "`where` leaves no row"),
+    ((":value: throughput", ":value: speed"), "has no column speed"),
+]
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("synthetic", "nothing"), "no stored table results/tables/nothing.csv"),
-        (("acqb", "nobody"), "has no such row: nobody"),
-        (("round=1000", "round=999"), "has no such row: acqb"),
-        (("K=1 ", ""), "`where` leaves 2 rows of acqb"),
-        (("K=1", "k=1"), "has no column k"),
-        ((":policies: acqb", ":rows: rule"), "has no column rule"),
-        (("K=1 round=1000\n:policies: acqb", "K=9"), "`where` leaves no row"),
-        ((":value: throughput", ":value: speed"), "has no column speed"),
-    ],
+    ("change", "message"), cases(UNSTORED, [UNSTORED[3][0], UNSTORED[4][0]], several=True)
 )
 def test_a_table_that_is_not_stored_is_an_error(build, change, message):
     text = TABLE.format(round=1000, policies="acqb").replace(*change, 1)
@@ -160,6 +167,7 @@ def test_a_page_shows_the_papers_items_and_what_became_of_them(build):
     assert "the paper has no sonnet" in warned
 
 
+@pytest.mark.slow
 def test_equations_are_drawn_by_the_browser_alone(build):
     page, warned = build("$$\n\\frac{a}{b}\n$$\n\nand $x^\\top\\theta$.\n")
     assert page.count("<math") == 2 and "<mfrac>" in page and "cdn." not in page
@@ -171,6 +179,7 @@ def test_an_index_of_an_accented_letter_stands_beside_it(build):
     assert "<msub>" in page and "<munder" not in page
 
 
+@pytest.mark.slow
 def test_an_equation_that_cannot_be_drawn_is_warned_of(build):
     page, warned = build("$\\nothing{x}$\n")
     assert "index.md:3: WARNING: equation" in warned and "nothing" in warned

@@ -15,6 +15,8 @@ from stationary import MOST_ERRORS, close, mean_queue
 from benchmarks import peers
 from tests.reference import known_queues
 
+pytestmark = pytest.mark.slow
+
 LOAD, SEEDS, HORIZON = 0.8, 48, 6000
 BURN_IN, RUN_OUT = 400, 400
 WORLDS = {
@@ -44,7 +46,6 @@ def simulated(seed, rate, m, places, leave=None):
     return mean_queue(records, BURN_IN, HORIZON)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_another_simulator_has_the_same_mean_queue(name):
     (world,) = (one for one in known_queues.KNOWN if one.name == name)

@@ -11,6 +11,8 @@ from cqbjax.dynamics import Outages, ServiceChannels
 from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting, RouterPolicy
 from cqbjax.sources import PromptPool
 
+pytestmark = pytest.mark.slow
+
 HORIZON, SERVERS = 120, 5
 DRAW = np.random.default_rng(8)
 POOL = PromptPool(
@@ -50,7 +52,6 @@ def run(policy, size, places):
     return servers, np.asarray(decision.valid).reshape(shape), np.asarray(rules.service_draws[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_as_many_servers_are_shown_as_are_up_and_none_that_is_down(case):
     label, size, places = case

@@ -16,6 +16,8 @@ from cqbjax.policies import (
 )
 from tests.reference import known_queues, queues
 
+pytestmark = pytest.mark.slow
+
 LOAD = 0.5
 SCORES = np.array([[0.3, -0.2], [-0.1, 0.4]])
 WARM = Acqb(estimator="newton_cg", offset=SCORES)
@@ -47,7 +49,6 @@ POLICIES = {
 
 
 # Five million rounds: in plain machine code they take longer than compiling well.
-@pytest.mark.slow
 @pytest.mark.usefixtures("as_in_a_study")
 def test_work_is_conserved_whatever_the_policy():
     """sum_i EQ_i / m_i is the same for every policy that never idles."""

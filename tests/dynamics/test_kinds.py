@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import cases
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.scenario import (
@@ -321,6 +322,7 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
     assert said((True, True, 1), (False, False, 9)) == (True, True, 9)
 
 
+@pytest.mark.slow
 def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
     coin = Coin(classes=[0.2, 0.5])
     several = ArrivalWrapper(source=coin, process=BatchArrivals(sizes=[1, 1]))
@@ -368,7 +370,7 @@ def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypa
     assert made.uniform_service(None, 0.6, 2) == pytest.approx(3 * (0.2 + 2))
 
 
-@pytest.mark.parametrize("places", [1, 3])
+@pytest.mark.parametrize("places", cases([1, 3], [3]))
 def test_a_world_is_drawn_for_a_places_share_of_the_rate_and_all_of_it_arrives(places):
     source = with_dynamics(Told(), [Orbit()], [ServiceChannels(count=places)])
     problem = source.problem(1, 40)

@@ -18,6 +18,7 @@ def test_a_server_is_down_in_the_rounds_of_its_schedule():
     assert answers[:, 1].all() and not answers[:, 2].any()
 
 
+@pytest.mark.slow
 def test_a_busy_server_serves_in_its_hours_alone():
     """At load 1 the queue is never empty: departures are binomial, of the hours it answers."""
     success, down, seeds = 0.7, 5, 40

@@ -137,6 +137,7 @@ def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
     np.testing.assert_allclose(source._scores(seeds[:2], 1)[0], whole[0][0][:2], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_seeds_are_drawn_no_further_than_they_need(monkeypatch):
     """Nearly all are told by a block of candidates, where 64 a seed were drawn."""
     from cqbjax.sources import synthetic

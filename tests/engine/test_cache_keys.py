@@ -53,6 +53,7 @@ def key_of(**changed) -> set[str]:
     return {checkpoints.batch_key(batch) for batch in batches.plan_sweep([one]).batches}
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     told = Stopper()
     with pytest.raises(KeyboardInterrupt):

@@ -80,6 +80,7 @@ def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeyp
         xr.testing.assert_identical(other.drop_vars(TIMES), ahead.drop_vars(TIMES))
 
 
+@pytest.mark.slow
 def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compiling):
     one, two, _ = shapes()
     assert programs.compile_one(one).seconds > 0 == programs.compile_one(one).seconds
@@ -87,6 +88,7 @@ def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compiling):
     assert programs.compile_one(two).seconds > 0 and len(compiling) == PROGRAMS - 2
 
 
+@pytest.mark.slow
 def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
     """Else programs of several devices refuse what they are given."""
     for program in programs._lower(shapes()[0].shared_spec):
@@ -99,6 +101,7 @@ def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
             )
 
 
+@pytest.mark.slow
 def test_an_error_of_the_compiler_is_raised_and_not_remembered(compiling):
     def fault(number):
         raise jax.errors.JaxRuntimeError("no room for it")
@@ -110,6 +113,7 @@ def test_an_error_of_the_compiler_is_raised_and_not_remembered(compiling):
     cqbjax.sweep(POLICIES, SOURCE, **KEYS)
 
 
+@pytest.mark.slow
 def test_what_waits_is_not_compiled_after_an_interruption(compiling):
     """The next call compiles what is missing."""
     compiling.fault = lambda number: time.sleep(1.0)

@@ -127,15 +127,21 @@ def test_on_a_gpu_a_program_is_of_its_own_horizon_and_records():
     assert shape.padded_problem is None and shape.shared_spec == shape and shape.every == 1
 
 
+EMITTED = [
+    (Acqb(), SOURCE, 1, False), (Acqb(schedule="oldest"), SOURCE, 2, False),
+    (Acqb(), dataclasses.replace(SOURCE, parameters="shared"), 1, True),
+    (Acqb(), unit_vectors(3, 4), 1, True), (LinearBandit(), SOURCE, 1, True),
+    (OptimalPolicy(), SOURCE, 1, True), (RandomRouting(), SOURCE, 1, True),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("policy", "source", "size", "emitted"),
     [
-        (Acqb(), SOURCE, 1, False), (Acqb(schedule="oldest"), SOURCE, 2, False),
-        (Acqb(), dataclasses.replace(SOURCE, parameters="shared"), 1, True),
-        (Acqb(), unit_vectors(3, 4), 1, True), (LinearBandit(), SOURCE, 1, True),
-        (OptimalPolicy(), SOURCE, 1, True), (RandomRouting(), SOURCE, 1, True),
+        *(pytest.param(*one) for one in EMITTED[:1] + EMITTED[5:]),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in EMITTED[1:5]),
     ],
-)  # fmt: skip
+)
 def test_what_generates_code_follows_from_policy_and_source_and_not_from_seeds(
     policy, source, size, emitted
 ):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Seven seeds at one rate: on eight devices one run is padding, and in chunks of two on three
@@ -49,7 +51,6 @@ print(json.dumps({"devices": len(devices), "programs": len(texts), "talk": talk,
 """
 
 
-@pytest.mark.slow
 def test_eight_devices_give_the_numbers_of_one():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(

@@ -206,6 +206,7 @@ def test_gymnasiums_checker_passes():
     np.testing.assert_array_equal(ends, arrived.sel(policy="mine").values.squeeze())
 
 
+@pytest.mark.slow
 def test_the_action_mask_marks_valid_actions():
     env = Env(SOURCE, K=2, capacity=3)
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import cases
 
 from cqbjax.core import mnl
 from cqbjax.core.types import Problem
@@ -71,7 +72,7 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
 
 
 @pytest.mark.parametrize("parameters", ["disjoint", "shared"])
-@pytest.mark.parametrize("dim", [1, 3])
+@pytest.mark.parametrize("dim", cases([1, 3], [3]))
 def test_before_any_row_the_model_is_the_regulariser(dim, parameters):
     problem = Problem(3, 2, dim, 4, 10, parameters, False)
     begun = running_estimate.init(problem, jnp.asarray(0.7))

@@ -272,9 +272,7 @@ def variants():
 VARIANTS = variants()
 # Each belief, and either platform; the others are combinations of them.
 QUICK = {
-    "running-2-cpu", "shared-2-cpu", "pool-2-gpu", "drawn-1-cpu", "warm-1-cpu", "running-2-mixed",
-    "shared-2-mixed",
-    "pool-2-mixed",
+    "shared-2-cpu", "pool-2-gpu", "drawn-1-cpu", "warm-1-cpu", "running-2-mixed", "pool-2-mixed"
 }  # fmt: skip
 
 

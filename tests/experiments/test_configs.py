@@ -27,6 +27,7 @@ def test_an_experiment_says_its_own_command(name):
     assert re.match(command, second)
 
 
+@pytest.mark.slow
 def test_a_fraction_has_twelve_digits_wherever_it_was_typed():
     """So .1 + .2 is .3, in lists, inside groups and where another key follows it."""
     config = composed(*TINY, "arrival_rate=[0.1,0.30000000000000004]", "c1=0.30000000000000004")
@@ -142,6 +143,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 def test_every_label_of_acqb_takes_all_constants_from_one_place():
     words = [f"{key}={value}" for key, value in CONSTANTS.items()]
     labels = [*SETTINGS, "acqb_cl", "acqb_intercept"]
@@ -153,17 +155,20 @@ def test_every_label_of_acqb_takes_all_constants_from_one_place():
     assert policies["acqb_cl"].base == policies["acqb_intercept"].policy == Acqb(**CONSTANTS)
 
 
-@pytest.mark.parametrize(
-    ("preset", "changed"),
-    [("unscaled", {}), ("theory", {"kappa": 4.0}), ("tuned", {"alpha_scale": 0.2, "c1": 0.25}),
-     ("tuned_routing", {"alpha_scale": 0.3, "c1": 0.25})],
-)  # fmt: skip
+PRESETS = [
+    ("unscaled", {}), ("theory", {"kappa": 4.0}), ("tuned", {"alpha_scale": 0.2, "c1": 0.25}),
+    ("tuned_routing", {"alpha_scale": 0.3, "c1": 0.25}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("preset", "changed"), cases(PRESETS, ["theory"], several=True))
 def test_a_preset_is_all_ones_but_for_what_it_names(preset, changed):
     policies = make_policies(composed(f"preset={preset}").policy)
     ones = {"kappa": 1.0, "lambda0": 1.0, "alpha_scale": 1.0, "c1": 1.0, "num_samples": None}
     assert policies["acqb"] == Acqb(**ones | changed)
 
 
+@pytest.mark.slow
 def test_overrides_reach_the_objects():
     config = composed(
         "experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3"

@@ -122,6 +122,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
     assert content_now().point != before.point
 
 
+@pytest.mark.slow
 def test_a_key_that_is_declared_nowhere_counts():
     words = ["num_seeds=2", "horizon=12", "policy=[random]"]
     config = composed(*words)

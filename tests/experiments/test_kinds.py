@@ -15,6 +15,8 @@ from cqbjax.experiments.clusters import TaskResult
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
 
+pytestmark = pytest.mark.slow
+
 KIND = """import dataclasses
 
 import numpy as np
@@ -79,7 +81,6 @@ def run(*words):
     return done.stdout
 
 
-@pytest.mark.slow
 def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
     policies = "policy=[random,rand_rout]"
     said = run(policies, "kind.factor=[1,2]")
@@ -99,7 +100,6 @@ def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
     words = ("policy=[random,q_ths,optimal]",)
     stopped = called("run", *WORDS, *words)
@@ -140,7 +140,6 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
     assert not shards.select_missing(ready, ResultIndex(folder))
 
 
-@pytest.mark.slow
 def test_what_is_no_kind_or_has_no_such_key_is_a_sentence(own):
     assert "kind.factors is no key of kind: did you mean factor?" in refused(
         [*WORDS, "kind.factors=2"]

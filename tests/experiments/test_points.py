@@ -82,6 +82,7 @@ def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, mon
     assert {one["grid"][0]: one["seeds"] for one in told} == counts
 
 
+@pytest.mark.slow
 def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
     words = ("num_seeds=2", "horizon=100", "record_every=10")
     assert study_types.prepare_points(

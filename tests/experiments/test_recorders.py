@@ -15,6 +15,8 @@ from cqbjax.results.aggregate import aggregate_points
 from reproduction import extracts
 from reproduction.page import build, plots
 
+pytestmark = pytest.mark.slow
+
 MODULE = inspect.getsource(waiting)
 WORDS = (
     "name=recorded", "policy=[random]", "num_servers=3", "dim=2", "K=[1,2]", "num_seeds=2",
@@ -30,7 +32,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
 def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     done = called("run", *WORDS)
     assert not done.returncode, done.stderr

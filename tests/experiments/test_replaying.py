@@ -67,6 +67,7 @@ def replayed(made):
     return make(made.kind)
 
 
+@pytest.mark.slow
 def test_the_paper_s_study_is_what_the_configuration_says():
     made = composed("experiment=wildchat")
     theirs = printed.read().filter(pl.col("dataset") == "WildChat-1M")
@@ -235,6 +236,7 @@ def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(ge
         assert one.attributes["load"] == round(sum(come) / counts.size, 3)
 
 
+@pytest.mark.slow
 def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
     """What was linked is kept beside the log: the next command and a dry run read it."""
     log, ran, whole = prepare.load_log(generated), [], prepare.linking.link_conversations

@@ -87,6 +87,7 @@ def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
     assert shards.most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
 
 
+@pytest.mark.slow
 def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 1
@@ -328,6 +329,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatc
     assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3]
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
     said = refused([f"results_dir={tmp_path}/file", *WORDS])

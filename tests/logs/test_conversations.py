@@ -369,6 +369,7 @@ def test_embeddings_of_a_log_are_joined_by_the_hash_of_a_conversation(tmp_path):
         prepare.prepare(tmp_path, file, embeddings=own, progress=False)
 
 
+@pytest.mark.slow
 def test_identical_prompts_need_no_encoder(tmp_path):
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row(), row(at=60), row(at=90, prompt="Why?")])

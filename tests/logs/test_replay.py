@@ -120,6 +120,7 @@ def ranks(by, chain, lengths, arrived, served, entered, tokens):
     }[by]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     INSTANCES, st.integers(0, 3),

@@ -164,6 +164,7 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
         sweep({"p": ContextWrapper(policy=base, view=Intercept(share=1.5))}, world)
 
 
+@pytest.mark.slow
 def test_a_policy_may_see_contexts_of_another_dimension(dataset):
     wide = ContextWrapper(policy=Acqb(), view=ReplacedContexts(contexts=jnp.ones((12, 5))))
     problem = dataset.queries.problem(1, 8)
@@ -360,6 +361,7 @@ train_policies(policies, source, [5], folder / "fits", None)
 """
 
 
+@pytest.mark.slow
 def test_kept_fits_are_read_without_the_libraries_that_made_them(dataset, tmp_path):
     exec(FITTED, {"folder": tmp_path})
     code = (

@@ -131,6 +131,7 @@ def test_flat_utilities_have_no_partner() -> None:
     np.testing.assert_allclose(utility_cosine(u), [[0, 0, 0], [0, 1, -1], [0, -1, 1]], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_row_without_a_preference_is_nobodys_negative() -> None:
     """Its cosine is 0 beside all others, and below iota_neg; a row of another taste is one."""
     config = ContrastiveConfig(
@@ -145,6 +146,7 @@ def test_a_row_without_a_preference_is_nobodys_negative() -> None:
     assert used == [0, 3]
 
 
+@pytest.mark.slow
 def test_balanced_sample_draws_each_group_evenly_and_all_of_a_small_one() -> None:
     best = np.array([0] * 30 + [1] * 3 + [3] * 20)
     u = np.eye(4, dtype=np.float32)[best]

@@ -62,6 +62,7 @@ def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
         assert {*shown[0], *shown[1]} == set(order[:4]) and order[4] in shown[2]
 
 
+@pytest.mark.slow
 def test_a_yardstick_without_repeats_asks_every_server_before_any_twice():
     source = scenarios.routing(SCORES - 30.0)
     shown, row = attempts(OptimalPolicy(retry="fallback"), rate=0.03, source=source)

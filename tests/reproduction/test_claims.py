@@ -231,6 +231,7 @@ def test_an_unknown_rule_is_refused():
         judged(AHEAD | {"rule": "guess"})
 
 
+@pytest.mark.slow
 def test_all_claims_are_judged_in_the_order_of_the_text(tmp_path):
     frame = claims.judge_all({"synthetic": study()}, NOTHING, tmp_path)
     assert frame.columns == list(claims.COLUMNS) and frame.height == len(claims.read())

@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 from fabricated import fabricate
+from tiers import cases
 
 from cqbjax.results.points import StoredPoint
 from reproduction import extracts
@@ -60,6 +61,7 @@ def test_a_row_holds_the_difference_and_the_papers_own_standard_error():
     assert timed["inside"][0] is None and timed["note"][0].startswith("not judged: the paper times")
 
 
+@pytest.mark.slow
 def test_two_studies_that_answer_a_number_have_a_row_each():
     frame = beside(synthetic=study(), synthetic_unscaled=study("synthetic_unscaled"))
     rows = frame.filter(dataset="Synthetic", statistic="throughput", policy="acqb", round=500)
@@ -69,6 +71,7 @@ def test_two_studies_that_answer_a_number_have_a_row_each():
     assert counted["judged"].to_list() == [14, 14] and counted["ours"].to_list() == [28, 28]
 
 
+@pytest.mark.slow
 def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
     labels = ("optimal", "acqb", "random")
     made = study("routerbench", (0.6, 0.65, 0.7), horizon=5000, labels=labels, **SLICE)
@@ -87,6 +90,7 @@ def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
     assert rows.filter(arrival_rate=0.7)["inside"].is_not_null().all()
 
 
+@pytest.mark.slow
 def test_no_number_on_made_up_content_is_judged():
     # In the words of `datasets.catalogue`, which tests/datasets holds it to.
     made_up = SLICE | {"stand_in": "any description", "provenance": "generated"}
@@ -107,7 +111,7 @@ def test_a_shorter_run_or_another_setting_is_no_counterpart():
     assert set(other["note"]) == {"synthetic has not run at K = 1"}
 
 
-@pytest.mark.parametrize("n", [10, 100])
+@pytest.mark.parametrize("n", cases([10, 100], [10]))
 @pytest.mark.parametrize("statistic", ["throughput", "gap_mean", "gap_sd"])
 def test_of_equal_worlds_one_in_twenty_is_judged_outside(statistic, n, monkeypatch):
     monkeypatch.setitem(comparison.HALF_UNIT, statistic, 0.0)

@@ -11,6 +11,8 @@ from cqbjax.core.pytree import as_arrays
 from cqbjax.policies import Acqb
 from reproduction.theory import quantities
 
+pytestmark = pytest.mark.slow
+
 HORIZON, RATE = 50, 0.4
 SOURCE = sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared")
 
@@ -25,7 +27,6 @@ def best(utilities, size):
     return rate_of(utilities, servers), servers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size, kappa", [(1, 0.4), (2, 4.0)])
 def test_every_round_is_as_by_hand(size, kappa):
     policy = as_arrays(Acqb(kappa=kappa))
@@ -86,7 +87,6 @@ def test_every_round_is_as_by_hand(size, kappa):
     assert seen > 15 and (kappa > 1 or not bool(made["covered"].min()))
 
 
-@pytest.mark.slow
 def test_the_study_runs_from_the_command_line(tmp_path):
     done = called(
         "run", "experiment=theory_events", f"results_dir={tmp_path}", "num_seeds=2", "horizon=40",
@@ -98,7 +98,6 @@ def test_the_study_runs_from_the_command_line(tmp_path):
     assert table["covered"].is_between(0, 1).all() and (table["root"] >= table["loss"]).all()
 
 
-@pytest.mark.slow
 def test_what_the_events_are_not_defined_for_is_refused():
     message = refused(["experiment=theory_events", "parameters=disjoint", "dry_run=true"])
     assert "parameters=disjoint must be shared" in message

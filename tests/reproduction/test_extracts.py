@@ -64,6 +64,7 @@ def test_growth_of_the_gap_is_since_half_the_rounds_and_paired():
     assert (row["mean"], row["sd"]) == pytest.approx((grown.mean(), grown.std(ddof=1)))
 
 
+@pytest.mark.slow
 def test_curves_are_thinned_rounded_and_end_where_the_run_does():
     curves = made().curves
     assert set(curves["metric"].unique()) == {"gap", "regret"}

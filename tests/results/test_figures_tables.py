@@ -98,6 +98,7 @@ def test_queue_length_shows_the_optimal_line() -> None:
     assert "optimal" not in lines(figures.draw_curves([ds]), 0)
 
 
+@pytest.mark.slow
 def test_a_policy_looks_the_same_in_every_figure() -> None:
     one = figures.draw_curves([fabricate(("acqb", "random"))])
     two = figures.draw_curves([fabricate(("knn", "random", "cqb_eps", "acqb"), K=2)])
@@ -146,6 +147,7 @@ def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
     assert not figure.axes[10].axison and not figure.axes[11].axison
 
 
+@pytest.mark.slow
 def test_rows_follow_the_size_of_a_number_and_no_point_is_lost() -> None:
     points = [fabricate(num_servers=n, num_seeds=2) for n in (10, 3, 5)]
     points += [fabricate(num_servers=3, rates=(0.8,), num_seeds=2)]
@@ -180,6 +182,7 @@ def test_close_rivals_end_where_the_widest_gap_begins() -> None:
         assert figures.count_close(np.array(tops, float)) == close, tops
 
 
+@pytest.mark.slow
 def test_one_seed_is_drawn_in_legible_letters() -> None:
     points = [fabricate(RIVALS, num_seeds=1, K=k) for k in (1, 2)]
     figure = figures.draw_curves(points)

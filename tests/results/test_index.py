@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from fabricated import fabricate
+from tiers import cases
 
 from cqbjax.results import store as results
 from cqbjax.results.index import CacheKey, ResultIndex, RunRequest
@@ -50,7 +51,7 @@ def test_a_policy_is_missing_unless_it_is_stored_with_its_key_and_its_points(tmp
         ResultIndex.of_study(tmp_path, "other")
 
 
-@pytest.mark.parametrize("newer", ["a", "z"])
+@pytest.mark.parametrize("newer", cases(["a", "z"], ["a"]))
 def test_of_two_results_of_one_key_the_newer_is_read_whatever_their_names(tmp_path, newer):
     keep(tmp_path, "m", "1", regret=1.0, acqb="k1", random="k2")
     keep(tmp_path, newer, "2", regret=2.0, acqb="k1")
@@ -134,6 +135,7 @@ def test_seeds_and_rates_of_several_files_are_one_point_whatever_their_order(tmp
     assert index.outdated() == []
 
 
+@pytest.mark.slow
 def test_files_of_two_studies_are_one_dataset(tmp_path):
     keep_runs(tmp_path / "one", "a", [0.3, 0.4], [0, 1, 2])
     keep_runs(tmp_path / "two", "b", [0.3, 0.4], [3, 4])
@@ -143,6 +145,7 @@ def test_files_of_two_studies_are_one_dataset(tmp_path):
     assert results.load([tmp_path / "two", tmp_path / "one"]).sizes["arrival_rate"] == 3
 
 
+@pytest.mark.slow
 def test_a_point_with_other_seeds_of_a_policy_or_rate_is_read_in_complete_parts(tmp_path):
     keep_runs(tmp_path, "a", [0.3, 0.4], range(5))
     keep_runs(tmp_path, "b", [0.4, 0.5], [0, 1], ["random"], random="other")
@@ -159,6 +162,7 @@ def test_a_point_with_other_seeds_of_a_policy_or_rate_is_read_in_complete_parts(
     assert whole.queue_length.sel(policy="random", arrival_rate=0.4, seed=4).isnull().all()
 
 
+@pytest.mark.slow
 def test_a_file_is_outdated_once_all_its_runs_are_newer_elsewhere(tmp_path):
     keep_runs(tmp_path, "a", [0.3, 0.4], [0, 1])
     keep_runs(tmp_path, "b", [0.3, 0.4], [1, 2])

@@ -52,6 +52,7 @@ def test_it_has_a_panel_of_its_own_in_the_figure():
     )
 
 
+@pytest.mark.slow
 def test_it_is_on_the_page_under_its_own_name():
     pytest.importorskip("bokeh")
     from reproduction.page import build, plots

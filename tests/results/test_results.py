@@ -42,6 +42,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert results.load_points(tmp_path)[0].attrs["path"] == str(file)
 
 
+@pytest.mark.slow
 def test_any_netcdf_reader_opens_the_file(tmp_path: Path) -> None:
     ds = fabricate()
     with xr.open_dataset(store(tmp_path / "point", ds)) as opened:
@@ -52,6 +53,7 @@ def test_any_netcdf_reader_opens_the_file(tmp_path: Path) -> None:
     assert json.loads(one["attributes"].item())["K"] == 1
 
 
+@pytest.mark.slow
 def test_a_manifest_may_be_long_and_in_any_letters(tmp_path: Path) -> None:
     manifest = {"tuned": ["ü" * 50] * 20_000}
     results.save(fabricate(), manifest, "name: ε\n# λ\n", tmp_path / "point.nc")
@@ -141,6 +143,7 @@ def test_a_half_written_first_result_is_never_read(tmp_path: Path) -> None:
         results.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_result_of_another_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
     """Format 2 had its description in a file of its own; later ones have their number."""
     file = store(tmp_path / "point", fabricate())
@@ -215,6 +218,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
             results.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_for(
     tmp_path: Path,
 ) -> None:
@@ -260,6 +264,7 @@ def test_of_two_results_of_one_policy_the_newer_is_read(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_file_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) -> None:
     """Until a newer one of the same key has each of its policies too."""
 
@@ -281,6 +286,7 @@ def test_a_file_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) -
     assert save("0", parts[0], other) == save("0", parts[0], {"point": "r"}) == []
 
 
+@pytest.mark.slow
 def test_a_later_result_is_newer_though_the_clock_was_set_back(tmp_path: Path) -> None:
     """What an earlier version stored has no number, and is older than all that have one."""
     made = [("aa", "2099", {}), ("bb", "2098", {"order": 1}), ("cc", "2020", {"order": 2})]
@@ -294,6 +300,7 @@ def test_a_later_result_is_newer_though_the_clock_was_set_back(tmp_path: Path) -
     assert [file.stem for file in index.outdated()] == ["aa", "bb"]
 
 
+@pytest.mark.slow
 def test_of_two_results_of_one_key_the_newer_alone_is_current(tmp_path: Path) -> None:
     for name, policies, order in (("b", "xy", 1), ("c", "x", 3), ("d", "x", 2), ("a", "y", 3)):
         manifest = {"point": "K=1", "key": "aa", "order": order, "finished": "1"}
@@ -302,6 +309,7 @@ def test_of_two_results_of_one_key_the_newer_alone_is_current(tmp_path: Path) ->
     assert [file.stem for file in ResultIndex(tmp_path).outdated()] == ["b", "d"]
 
 
+@pytest.mark.slow
 def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path) -> None:
     for i, scale in enumerate((10, 0.5, 2)):
         manifest = {"point": f"c1={scale}", "key": "a", "policies": {}, "finished": "1"}
@@ -310,6 +318,7 @@ def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path
     assert [point.attrs["c1"] for point in results.load_points(tmp_path)] == [0.5, 2, 10]
 
 
+@pytest.mark.slow
 def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
     """Their descriptions are read, not their arrays; a second look reads what is new."""
     file = store(tmp_path / "point", fabricate(["random"], num_seeds=1, horizon=2))
@@ -345,6 +354,7 @@ def test_each_point_of_a_file_keeps_what_is_its_own(tmp_path: Path) -> None:
             xr.testing.assert_identical(one.point, points[number].point)
 
 
+@pytest.mark.slow
 def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: Path) -> None:
     for k, code in ((1, "x"), (2, "y")):
         point = fabricate(("random",), num_seeds=1, horizon=2, K=k)
@@ -374,6 +384,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         results.load(tmp_path / "other.txt")
 
 
+@pytest.mark.slow
 def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
     points = {
         (k, rate): fabricate(
@@ -414,12 +425,14 @@ def test_a_complete_grid_keeps_its_integers(tmp_path: Path) -> None:
     assert grid["seconds_per_round"].dims == ("K", "num_servers", "policy")
 
 
+@pytest.mark.slow
 def test_other_varied_keys_become_dimensions(tmp_path: Path) -> None:
     for scale in (0.3, 1.0):
         store(tmp_path / str(scale), fabricate(), **{"policy.alpha_scale": scale})
     assert results.load(tmp_path)["policy.alpha_scale"].values.tolist() == [0.3, 1.0]
 
 
+@pytest.mark.slow
 def test_rates_and_keys_that_differ_in_the_last_digit_are_one(tmp_path: Path) -> None:
     for k, rate in ((1, 0.3), (2, 0.1 + 0.2)):
         store(tmp_path / str(k), fabricate(rates=(rate,), K=k, horizon=9), c1=rate)
@@ -428,6 +441,7 @@ def test_rates_and_keys_that_differ_in_the_last_digit_are_one(tmp_path: Path) ->
     assert grid.sel(arrival_rate=0.3)["queue_length"].notnull().all()
 
 
+@pytest.mark.slow
 def test_a_run_by_itself_is_read_with_the_grid_of_its_name(tmp_path: Path) -> None:
     """Its configuration says the keys of the grid; the same computation is there once."""
 

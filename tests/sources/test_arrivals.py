@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from composing import composed
+from tiers import cases
 
 import cqbjax
 from cqbjax.core import rng, simulate
@@ -124,7 +125,7 @@ def test_a_trace_is_placed_as_a_plain_loop_places_it():
     np.testing.assert_array_equal(drawn, expected)
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", cases(TRACES, ["mooncake_conversation"]))
 def test_real_traces_arrive_at_the_rate_asked_for_and_in_bursts(shared_data, name):
     times = read_times(shared_data / "traces" / f"{name}.parquet")
     assert len(times) == TRACES[name] and np.isfinite(times).all()

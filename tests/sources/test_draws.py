@@ -90,6 +90,7 @@ def test_seeds_without_any_context_do_not_count_for_what_is_served():
     assert never == 1.0 and both == pytest.approx((alone + other) / 2) and alone != other
 
 
+@pytest.mark.slow
 def test_a_share_of_contexts_too_small_to_wait_for_is_refused(monkeypatch):
     source, seeds = Synthetic(num_servers=2, dim=2, slackness=0.0), np.arange(3)
     source.check(seeds, 0.5, 1)

@@ -54,6 +54,7 @@ def test_a_wrong_matrix_is_one_sentence():
         SuccessProbabilities(matrix=[[0.9], [0.1, 0.2]])
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_matrix():
     words = "source=success_probabilities", "source.matrix=[[0.9,0.2,0.1],[0.5,0.6,0.2]]"
     source = instantiate(dict(composed(*words).source), _convert_="all")
@@ -71,6 +72,7 @@ def test_mean_queues_of_one_kind_are_known():
         close(queue, queues.geometric(chance, rate))
 
 
+@pytest.mark.slow
 def test_a_reference_rate_holds_llms_and_queries_at_every_load():
     held, paper = Synthetic(reference_rate=0.6), Synthetic()
     low, high = (draw(held, rate=rate) for rate in (0.2, 0.6))
@@ -86,6 +88,7 @@ def test_a_reference_rate_holds_llms_and_queries_at_every_load():
         Synthetic(reference_rate=0.98).check(np.arange(2), 0.3, 1)
 
 
+@pytest.mark.slow
 def test_the_queue_grows_with_the_load():
     source = Synthetic(reference_rate=0.6, num_servers=3, dim=2)
     data = cqbjax.sweep(["random"], source, arrival_rate=[0.2, 0.4, 0.6], num_seeds=20, horizon=300)

@@ -9,11 +9,12 @@ from cqbjax.core import backend
 from tests.reference import estimator_error
 from tests.reference.estimator_error import Case
 
+pytestmark = pytest.mark.slow
+
 SOURCE = sources.Synthetic(num_servers=3, dim=2)
 CASES = {"one": Case(SOURCE, 1, 0.5, 60, 2, every=5), "pair": Case(SOURCE, 2, 0.6, 60, every=5)}
 
 
-@pytest.mark.slow
 def test_the_table_has_the_worst_and_mean_distance_of_each_case(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
     monkeypatch.setattr(estimator_error, "cases", lambda folder: CASES)

@@ -11,6 +11,7 @@ import pytest
 from cqbjax import datasets as ds
 
 
+@pytest.mark.slow
 def test_routerbench_csvs_equal_the_parquet_row_for_row(shared_data):
     folder = shared_data / "routerbench"
     table = ds.read_routerbench(folder)
