@@ -33,9 +33,18 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
     Args:
         cache_dir: folder of compiled programs; None: the one that JAX_COMPILATION_CACHE_DIR names,
             or else a folder for this type of machine in the user's cache folder.
+
+    Raises:
+        RuntimeError: JAX has started with another number of devices; restart the kernel.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", cores or 1)
+    try:
+        jax.config.update("jax_num_cpu_devices", cores or 1)
+    except RuntimeError as error:  # the same number as before does not raise
+        raise RuntimeError(
+            "backend.configure() must come before JAX computes anything: restart the kernel (or "
+            "the process) and call it first"
+        ) from error
     jax.config.update("jax_default_matmul_precision", "highest")
     folder = cache_dir or os.environ.get("JAX_COMPILATION_CACHE_DIR")
     folder = folder or programs_folder(user_cache() / "xla")

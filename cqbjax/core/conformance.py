@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,9 +29,15 @@ from cqbjax.core.types import (
     read_needs,
 )
 
+# A function's address in the text of a program.
+ADDRESS = re.compile(" at 0x[0-9a-f]+")
+
 
 def check_policy(policy: Policy, problem: Problem) -> None:
     """Check the shapes and types of a policy's action, and that `update` keeps those of the state.
+
+    A round is traced twice: random numbers of NumPy or Python, or another hidden state, change the
+    program.
 
     Args:
         policy: its leaves may be of type `ShapeDtypeStruct`.
@@ -39,23 +46,28 @@ def check_policy(policy: Policy, problem: Problem) -> None:
     Raises:
         ContractError: naming the part, and what is allowed.
     """
-
-    def play_round(policy: Policy, workload: Workload, round_: Array, feedback: Any) -> Any:
-        instance = simulate.Instance(rng.run_key(0), workload, jnp.zeros(0), jnp.zeros(0))
-        carry = simulate.start(policy, problem, instance, problem.horizon)
-        seen = simulate.observe(policy, problem, instance, carry, round_)
-        action = policy.select(rng.run_key(0), carry.state, seen)
-        require(
-            isinstance(action, Action),
-            f"select must return an Action, and it returns {type(action).__name__}",
-        )
-        return carry.state, action, policy.update(carry.state, seen, action, feedback)
-
     number = None if problem.channels == 1 else _int32(())
-    feedback = Feedback(_int32(()), _bool(()), number)
-    before, action, after = jax.eval_shape(
-        play_round, policy, _workload_shapes(problem), _int32(()), feedback
-    )
+    arguments = _workload_shapes(problem), _int32(()), Feedback(_int32(()), _bool(()), number)
+
+    def trace() -> tuple[Any, Any]:
+        """Return the program of a round as text with its constants, and the shapes it returns."""
+
+        def play_round(policy: Policy, workload: Workload, round_: Array, feedback: Any) -> Any:
+            instance = simulate.Instance(rng.run_key(0), workload, jnp.zeros(0), jnp.zeros(0))
+            carry = simulate.start(policy, problem, instance, problem.horizon)
+            seen = simulate.observe(policy, problem, instance, carry, round_)
+            action = policy.select(rng.run_key(0), carry.state, seen)
+            require(
+                isinstance(action, Action),
+                f"select must return an Action, and it returns {type(action).__name__}",
+            )
+            return carry.state, action, policy.update(carry.state, seen, action, feedback)
+
+        program, shapes = jax.make_jaxpr(play_round, return_shape=True)(policy, *arguments)
+        text = ADDRESS.sub("", str(program))
+        return (text, [np.asarray(one).tobytes() for one in program.consts]), shapes
+
+    program, (before, action, after) = trace()
     servers = (problem.assortment_size,)
     _check_fields("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),
            explored=((), jnp.bool_))  # fmt: skip
@@ -78,6 +90,12 @@ def check_policy(policy: Policy, problem: Problem) -> None:
             f"update must keep shapes and types, and state{jax.tree_util.keystr(path)} turns from "
             f"{_describe_array(old)} to {_describe_array(new)}",
         )
+    # JAX caches a traced function, and `trace` defines a new one in each call.
+    require(
+        trace()[0] == program,
+        "the program of a round must not change when it is traced again: draw random numbers with "
+        "cqbjax.rng from the key of select, not with numpy.random or random",
+    )
 
 
 def check_source(source: Source, problem: Problem) -> None:

@@ -24,6 +24,10 @@ TRACER_ERRORS = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+# Packages whose methods are not a user's.
+PACKAGES = ("cqbjax", "jax", "jaxlib", "numpy")
+# Methods that raise a plain ValueError to refuse settings.
+SETTINGS_METHODS = ("check", "problem")
 # The most characters of a third-party error's message.
 MAX_MESSAGE = 200
 # Methods that a policy and a source must have (`core.types`).
@@ -61,14 +65,14 @@ def policy_error(policy: Any, problem: Problem) -> str | None:
 def prefix_errors(prefix: str) -> Iterator[None]:
     """Prefix the messages of contract errors, and turn errors of user-defined code into them.
 
-    A plain `ValueError` passes unchanged: it is a refusal of settings.
+    A plain `ValueError` of this package, or of a method that validates settings, passes unchanged.
     """
     try:
         yield
     except ContractError as error:
         raise ContractError(f"{prefix}: {error}") from error
     except Exception as error:
-        description = "" if type(error) is ValueError else _describe_error(error)
+        description = _describe_error(error)
         if not description:
             raise
         raise ContractError(f"{prefix}: {description}") from error
@@ -78,10 +82,12 @@ def _describe_error(error: Exception) -> str:
     """Return a message that names the third-party method that raised, or "" without one."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame.f_code
-        first = code.co_varnames[0] if code.co_argcount else ""
-        kind = type(frame.f_locals.get(first))
-        if first == "self" and not _is_cqbjax(kind):
-            method, where = f"{kind.__name__}.{code.co_name}", Path(code.co_filename).name
+        is_method = code.co_argcount and code.co_varnames[0] == "self"
+        if is_method and frame.f_globals.get("__name__", "").split(".")[0] not in PACKAGES:
+            if type(error) is ValueError and code.co_name in SETTINGS_METHODS:
+                return ""
+            method = f"{type(frame.f_locals.get('self')).__name__}.{code.co_name}"
+            where = Path(code.co_filename).name
             if isinstance(error, TRACER_ERRORS):
                 return (
                     f"{method} asks for the value of a traced array, in line {line} of {where}: "

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -355,6 +357,17 @@ def _check_policy(
     return signature
 
 
+def _locate(part: Any, breach: str) -> str:
+    """Return the line of the method that a breach of the contract names first, else of `select`."""
+    named = [word for word in re.findall(r"\w+", breach) if word in contract.POLICY_METHODS]
+    name = type(part).__name__
+    method = inspect.unwrap(getattr(type(part), named[0] if named else "select", type(part)))
+    if not inspect.isfunction(method):
+        return name
+    code = method.__code__
+    return f"{name}.{code.co_name}, line {code.co_firstlineno} of {Path(code.co_filename).name}"
+
+
 @functools.lru_cache(CACHE_SIZE)
 def _trace_policy(signature: pytree.Signature, problem: Problem) -> None:
     """Trace the `init` of a policy, or the whole round of a user-defined one.
@@ -362,8 +375,19 @@ def _trace_policy(signature: pytree.Signature, problem: Problem) -> None:
     A policy that is not defined for these shapes raises.
     """
     policy = signature.shapes()
-    if contract.is_third_party(policy):
-        conformance.check_policy(policy, problem)
+    third_party = contract.find_third_party(policy)
+    if third_party is not None:
+        try:
+            conformance.check_policy(policy, problem)
+        except (contract.ContractError, TypeError) as error:
+            breach = str(error)
+            if isinstance(error, TypeError):  # JAX's, for an output that is not an array
+                output = re.search(r"type <class '(.*)'> at output component \[(\d)\]", breach)
+                if output is None:
+                    raise
+                method = contract.POLICY_METHODS[int(output[2])]
+                breach = f"{method} must return arrays only, and it returns a {output[1]}"
+            raise contract.ContractError(f"{breach} ({_locate(third_party, breach)})") from error
         return
     contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
     jax.eval_shape(lambda policy, table: policy.init(problem, table), policy, contexts)

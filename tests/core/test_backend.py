@@ -52,6 +52,13 @@ def test_programs_are_kept_where_the_environment_says_or_the_caller(monkeypatch,
     assert pathlib.Path(told["jax_compilation_cache_dir"]).parent.name == "xla"
 
 
+def test_a_configuration_that_comes_too_late_says_to_restart_the_kernel(monkeypatch):
+    jnp.zeros(1)
+    monkeypatch.setattr(backend.os, "sched_getaffinity", lambda _: range(12345), raising=False)
+    with pytest.raises(RuntimeError, match="restart the kernel"):
+        backend.configure()
+
+
 def test_without_a_home_that_can_be_written_the_cache_is_this_processs_and_said_once(
     monkeypatch, tmp_path
 ):

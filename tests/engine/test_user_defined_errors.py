@@ -7,12 +7,14 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from composing import composed
 from tiers import cases
 
 import cqbjax
 from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.core import queueing
 from cqbjax.core.contract import ContractError
 from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import Recorder
@@ -94,6 +96,57 @@ class PolicyPlain(PolicyIf):
     pass
 
 
+@pytree
+class PolicyNumpyIf(RandomRouting):
+    def select(self, key, state, observation):
+        action = RANDOM.select(key, state, observation)
+        return action._replace(slot=jnp.int32(np.random.default_rng().integers(1000)))
+
+
+@pytree
+class PolicyShapeIf(RandomRouting):
+    def select(self, key, state, observation):
+        action = RANDOM.select(key, state, observation)
+        return action._replace(servers=jnp.zeros(2, jnp.int32))
+
+
+@pytree
+class PolicyWordIf(RandomRouting):
+    def init(self, problem, contexts):
+        return {"name": "mine"}
+
+
+@pytree
+class PolicyItemIf(RandomRouting):
+    def update(self, state, observation, action, feedback):
+        jnp.zeros(3)[0] = 1.0
+        return state
+
+
+@pytree
+class PolicyArgmaxIf(RandomRouting):
+    def select(self, key, state, observation):
+        return RANDOM.select(key, state, observation)._replace(slot=np.argmax(observation.features))
+
+
+@pytree
+class PolicyIntIf(RandomRouting):
+    def init(self, problem, contexts):
+        return int("x")
+
+
+@pytree
+class PolicyPickIf(RandomRouting):
+    def select(self, key, state, observation):
+        return queueing.pick("oldst", observation.queue, 0.5)
+
+
+@pytree
+class PolicyStackIf(RandomRouting):
+    def update(self, state, observation, action, feedback):
+        return jnp.stack([])
+
+
 @dataclasses.dataclass(frozen=True)
 class RecorderIf(Recorder):
     name, label, unit = "often", "Often", ""
@@ -121,6 +174,7 @@ class RecorderPlain:
 
 OWN = {name: kind for name, kind in globals().items() if name.endswith(("If", "Missing", "Plain"))}
 GROUPS = ("Source", "Users", "Service", "Policy", "Recorder")
+AT = r"line \d+ of test_user_defined_errors\.py"
 ASKS = (
     r"asks for the value of a traced array, in line \d+ of test_user_defined_errors\.py: "
     r"write jnp\.where "
@@ -130,6 +184,17 @@ SAID = {
     "UsersIf": rf"users UsersIf: UsersIf\.react {ASKS}",
     "ServiceIf": rf"service ServiceIf: ServiceIf\.available {ASKS}",
     "PolicyIf": rf"policy mine: PolicyIf\.select {ASKS}",
+    "PolicyNumpyIf": "policy mine: the program of a round must not change when it is traced again: "
+    rf".* \(PolicyNumpyIf\.select, {AT}\)",
+    "PolicyArgmaxIf": rf"policy mine: PolicyArgmaxIf\.select {ASKS}",
+    "PolicyIntIf": rf"policy mine: PolicyIntIf\.init raises ValueError, in {AT}: invalid literal",
+    "PolicyPickIf": rf"policy mine: PolicyPickIf\.select raises ValueError, in {AT}: ",
+    "PolicyShapeIf": r"policy mine: Action\.servers must be int32\[1\], and select returns "
+    rf"int32\[2\] \(PolicyShapeIf\.select, {AT}\)",
+    "PolicyWordIf": "policy mine: init must return arrays only, and it returns a str "
+    rf"\(PolicyWordIf\.init, {AT}\)",
+    "PolicyItemIf": rf"policy mine: PolicyItemIf\.update raises TypeError, in {AT}: ",
+    "PolicyStackIf": rf"policy mine: PolicyStackIf\.update raises ValueError, in {AT}: ",
     "RecorderIf": rf"record: RecorderIf\.update {ASKS}",
     "SourceMissing": "source: SourceMissing lacks the method draw_workload, one of problem, ",
     "UsersMissing": "users: UsersMissing must override at least one of react, ",
@@ -162,7 +227,7 @@ def refused(error, call, *arguments):
 
 @pytest.mark.parametrize("name", SAID)
 def test_a_sweep_says_in_one_sentence_what_is_wrong(name):
-    group = re.split("If|Missing|Plain", name)[0]
+    group = next(one for one in GROUPS if name.startswith(one))
     said = refused((ValueError, TypeError), lambda: swept(group, OWN[name]()))
     assert re.match(SAID[name], said), said
 
@@ -189,7 +254,7 @@ def by_command(group, target):
 
 @pytest.mark.parametrize("name", cases(SAID, ["UsersIf", "ServicePlain"]))
 def test_a_command_says_the_same(name, monkeypatch):
-    group = re.split("If|Missing|Plain", name)[0]
+    group = next(one for one in GROUPS if name.startswith(one))
     module = types.ModuleType("own_parts")
     vars(module).update(OWN)
     monkeypatch.setitem(sys.modules, "own_parts", module)
