@@ -5,6 +5,7 @@ objects are also checked by tracing and by their draws (`core.conformance`).
 """
 
 import dataclasses
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ def _describe_error(error: Exception) -> str:
                     f"{method} asks for the value of a traced array, in line {line} of {where}: "
                     "write jnp.where in place of if, and no bool, int, float or numpy there"
                 )
-            text = " ".join(str(error).split())[:MAX_MESSAGE]
+            text = re.sub(r"[.!?] (?=[A-Z])", "; ", " ".join(str(error).split()))[:MAX_MESSAGE]
             return f"{method} raises {type(error).__name__}, in line {line} of {where}: {text}"
     return ""
 

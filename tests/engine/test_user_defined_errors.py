@@ -124,9 +124,9 @@ class PolicyItemIf(RandomRouting):
 
 
 @pytree
-class PolicyArgmaxIf(RandomRouting):
+class PolicyAsarrayIf(RandomRouting):
     def select(self, key, state, observation):
-        return RANDOM.select(key, state, observation)._replace(slot=np.argmax(observation.features))
+        return RANDOM.select(key, state, observation)._replace(slot=np.asarray(observation.round))
 
 
 @pytree
@@ -186,7 +186,7 @@ SAID = {
     "PolicyIf": rf"policy mine: PolicyIf\.select {ASKS}",
     "PolicyNumpyIf": "policy mine: the program of a round must not change when it is traced again: "
     rf".* \(PolicyNumpyIf\.select, {AT}\)",
-    "PolicyArgmaxIf": rf"policy mine: PolicyArgmaxIf\.select {ASKS}",
+    "PolicyAsarrayIf": rf"policy mine: PolicyAsarrayIf\.select {ASKS}",
     "PolicyIntIf": rf"policy mine: PolicyIntIf\.init raises ValueError, in {AT}: invalid literal",
     "PolicyPickIf": rf"policy mine: PolicyPickIf\.select raises ValueError, in {AT}: ",
     "PolicyShapeIf": r"policy mine: Action\.servers must be int32\[1\], and select returns "
