@@ -3,21 +3,21 @@
 import dataclasses
 import functools
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from cqbjax.datasets import DatasetSource
+from cqbjax.core.inputs import suggest_names
 from cqbjax.engine.sweep import sweep as _sweep
 from cqbjax.engine.validation import choose_seeds
-from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
-from cqbjax.offline.policies import select_untrained, train_policies
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cqbjax.core.types import Policy
+    from cqbjax.offline import OfflinePolicy
 
 
 def policy(label: str, **constants: Any) -> "Policy | OfflinePolicy":
@@ -47,8 +47,8 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
     with _compose.initialize_hydra():
         files = {path.stem for one in _compose.list_folders() for path in one.glob("policy/*.yaml")}
         if label not in files | {*_compose.list_router_policies()}:
-            known = ", ".join(_compose.list_choices("policy"))
-            raise ValueError(f"policy {label} is unknown; choose from {known}")
+            known = _compose.list_choices("policy")
+            raise ValueError(f"policy {label} is unknown{suggest_names(label, known)}")
         (job,) = _compose.compose_jobs([[f"policy=[{label}]"]])
     read = {*re.findall(r"\$\{(\w+)\}", str(job.config.uninterpolated()["policy"]))}
     keys = {key: value for key, value in {**study, **constants}.items() if key in read}
@@ -57,8 +57,7 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
     attributes = {field.name for field in dataclasses.fields(made) if field.init}
     for key in constants.keys() - read - attributes:
         raise ValueError(
-            f"policy {label} has no constant {key}; choose from "
-            f"{', '.join(sorted(read | attributes))}"
+            f"policy {label} has no constant {key}{suggest_names(key, sorted(read | attributes))}"
         )
     return dataclasses.replace(made, **{key: constants[key] for key in constants.keys() - keys})
 
@@ -70,7 +69,28 @@ def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments:
         policies = {label: label for label in policies}
     if isinstance(policies, Mapping):
         study = {key: value for key, value in arguments.items() if key == "horizon"}
-        policies = {label: _find_policy(one, study) for label, one in policies.items()}
+        policies = {
+            label: _make_policy(one, {}, study) if isinstance(one, str) else one
+            for label, one in policies.items()
+        }
+    # A router or a table exists only if its package is imported, which loads readers of tables.
+    if "cqbjax.offline" not in sys.modules and "cqbjax.datasets" not in sys.modules:
+        return _sweep(policies, source, **arguments)
+    return _sweep_trained(policies, source, **arguments)
+
+
+def _sweep_trained(policies: Any, source: Any, **arguments: Any) -> xr.Dataset:
+    """Train the policies that learn from a table, then run the engine's sweep."""
+    from cqbjax.datasets import DatasetSource
+    from cqbjax.offline import TrainedRouter, fits
+    from cqbjax.offline.policies import select_untrained, train_policies
+
+    if isinstance(policies, Mapping):
+        # A router serves FIFO.
+        policies = {
+            label: TrainedRouter(one) if hasattr(one, "tune") and hasattr(one, "fit") else one
+            for label, one in policies.items()
+        }
         learning = select_untrained(policies)
         if learning and not isinstance(source, DatasetSource):
             raise ValueError(
@@ -86,13 +106,6 @@ def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments:
             policies = train_policies(policies, source, seeds, fits.cache_folder(None), None)
     drawn = source.queries if isinstance(source, DatasetSource) else source
     return _sweep(policies, drawn, **arguments)
-
-
-def _find_policy(value: Any, study: Mapping[str, Any]) -> Any:
-    """Return the policy of a label, or a router as a policy that serves FIFO."""
-    if isinstance(value, str):
-        return _make_policy(value, {}, study)
-    return TrainedRouter(value) if hasattr(value, "tune") and hasattr(value, "fit") else value
 
 
 def plot(data: xr.Dataset) -> "Figure":

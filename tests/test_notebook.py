@@ -1,8 +1,12 @@
 """Policies by label, sweeps of them, routers included, and a picture in one call."""
 
+import subprocess
+import sys
+
 import matplotlib.colors
 import numpy as np
 import pytest
+from composing import REPOSITORY
 from matplotlib.collections import PolyCollection
 
 import cqbjax
@@ -30,12 +34,30 @@ def test_a_label_gives_the_policy_of_the_command_line(tmp_path, monkeypatch):
 
 
 def test_an_unknown_label_or_constant_is_one_sentence():
-    with pytest.raises(ValueError, match="policy lintz is unknown; choose from acqb, .*lints"):
+    with pytest.raises(ValueError, match="policy lintz is unknown: did you mean .*lints"):
         cqbjax.policy("lintz")
-    with pytest.raises(ValueError, match="no constant alfa; choose from alpha, .*lints_alpha"):
+    with pytest.raises(ValueError, match="no constant alfa: did you mean alpha"):
         cqbjax.policy("lints", alfa=1)
+    with pytest.raises(ValueError, match="no constant zz; choose from alpha, .*lints_alpha"):
+        cqbjax.policy("lints", zz=1)
     with pytest.raises(ValueError, match="policy knn learns from a table .*dataset_source"):
         cqbjax.sweep(["random", "knn"], sources.Coin(), **SMALL)
+
+
+@pytest.mark.slow
+def test_a_sweep_of_policies_imports_no_reader_of_tables():
+    code = (
+        "import sys, cqbjax\n"
+        "from cqbjax import policies, sources\n"
+        "arguments = {'arrival_rate': [0.3], 'num_seeds': 1, 'horizon': 0}\n"
+        "try:\n"
+        "    cqbjax.sweep({'mine': policies.RandomRouting()}, sources.Coin(), **arguments)\n"
+        "except ValueError as error:\n"
+        "    assert 'horizon' in str(error), error\n"
+        "late = {'polars', 'sklearn', 'matplotlib', 'hydra', 'cqbjax.datasets', 'cqbjax.offline'}\n"
+        "assert not late & set(sys.modules), late & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY, timeout=300)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import conformance, contract, mnl, pytree
-from cqbjax.core.inputs import check_float32, is_integer, is_number, round_fraction
+from cqbjax.core.inputs import check_float32, is_integer, is_number, round_fraction, suggest_names
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import OPTIONAL, STANDARD, Recorder
 from cqbjax.core.rng import MAX_SEED
@@ -315,7 +315,7 @@ def find_recorder(recorder: Recorder | str) -> Recorder:
     if not isinstance(recorder, str):
         return recorder
     if recorder not in OPTIONAL:
-        raise ValueError(f"record={recorder} is unknown; choose from {', '.join(OPTIONAL)}")
+        raise ValueError(f"record={recorder} is unknown{suggest_names(recorder, [*OPTIONAL])}")
     return OPTIONAL[recorder]
 
 

@@ -7,7 +7,15 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from cqbjax.core.inputs import Condition, check_float32, is_integer, is_number, round_fraction
+from cqbjax.core.inputs import (
+    Condition,
+    check_float32,
+    is_integer,
+    is_number,
+    round_fraction,
+    suggest_names,
+)
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.experiments.configs import ComposedConfig, Config, find_references, select
 
 BY_RULE = "by_rule"
@@ -190,7 +198,7 @@ def _apply_rules(config: Config, rules: Rules) -> None:
 def _validate_names(key: str, names: Sequence[Any], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(f"{key}={name} does not run here; choose from {', '.join(known)}")
+            raise ValueError(f"{key}={name} does not run here{suggest_names(str(name), known)}")
 
 
 def _validate_float32(node: Config, prefix: str = "") -> None:
@@ -247,9 +255,10 @@ def validate_overrides(
         names = [part.strip() for part in value.strip("[]").split(",")]
         if key in GROUPS and len({*names}) < len(names):
             raise ValueError(f"{word.lstrip('+')} must name nothing twice")
-        for config in configs if key == "figure_policies" else ():
-            if config[key] is not None:
-                _validate_names(key, to_list(config[key]), [str(label) for label in config.policy])
+        for config in configs if key in ("figure_policies", "policies_by_K") else ():
+            by_size = config[key] if isinstance(config[key], Config) else {None: config[key]}
+            labels = [label for some in by_size.values() if some for label in to_list(some)]
+            _validate_names(key, labels, [*dict.fromkeys((*map(str, config.policy), OPTIMAL))])
         # `preset` sets the keys that are in no other file.
         preset = [one for one in configs[0] if one not in (*shipped, "grid")]
         if all(

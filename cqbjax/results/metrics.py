@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
+from cqbjax.core.inputs import suggest_names
 from cqbjax.core.labels import SERVER, SERVERS, split_names
 from cqbjax.results.points import RUN_DIMS, VARIABLES
 from cqbjax.results.summaries import queue_regret, throughput
@@ -124,4 +125,4 @@ def validate_metrics(points: Sequence[xr.Dataset], names: Sequence[str]) -> None
     known = list_metrics(points)
     for name in names:
         if name not in known:
-            raise ValueError(f"metric {name} is unknown; choose from {', '.join(known)}")
+            raise ValueError(f"metric {name} is unknown{suggest_names(name, list(known))}")

@@ -142,7 +142,7 @@ def test_a_source_without_a_table_is_refused_before_anything_runs(name):
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (["waits"], "record=waits is unknown; choose from time_in_system, attempts"),
+        (["nothing"], "record=nothing is unknown; choose from time_in_system, attempts"),
         ("attempts", "record=attempts must be a list"),
         (["attempts", "attempts"], "has the name attempts, which is taken"),
         ([TimeInSystem()] * 2, "has the name time_in_system, which is taken"),
