@@ -258,7 +258,7 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
         (["figure_policies=[acqb,knn]"], ["error: figure_policies=knn does not run", "random"]),
         (["figure_policies=[acbq]"], ["error: figure_policies=acbq", "did you mean acqb?"]),
         (["policies_by_K={1: []}"], ["error: policy names only", "policies_by_K of K=1"]),
-        (["policies_by_K={1: [randon]}"], ["policies_by_K=randon", "did you mean random?"]),
+        (["policies_by_K={1: [random,randon]}"], ["policies_by_K=randon", "did you mean random?"]),
         (["horizon=1000000000", "table_rounds=[1000000000]"], ["error: memory_gb must allow"]),
         (["table_rounds=[10]", "record_every=20"], ["error: table_rounds=[10] must not lie"]),
     ],
