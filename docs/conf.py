@@ -49,7 +49,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "backreferences_dir": "gallery/backreferences",
     "minigallery_sort_order": "examples_in_order.place",
-    "filename_pattern": r"/(?!reinforce)\w+\.py$",
+    "filename_pattern": r"/(?!reinforce|ppo)\w+\.py$",
     "abort_on_example_error": True,
     "capture_repr": (),
     "css": ["sg_gallery"],

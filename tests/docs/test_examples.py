@@ -16,23 +16,23 @@ from cqbjax.testing.fairness import SINGLE
 EXAMPLES = REPOSITORY / "docs" / "examples"
 LIST = (EXAMPLES / "README.md").read_text()
 LISTED = re.findall(r"^/gallery/(\w+)$", LIST, re.MULTILINE)
-LONG = "reinforce"  # not run when the site is built
+LONG = ["reinforce", "ppo"]  # not run when the site is built
 
 
 def test_the_list_has_every_example_once_and_shows_them_in_its_order():
     assert sorted(LISTED) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
     shown = re.findall(r"^   examples/(\w+)\.py$", LIST, re.MULTILINE)
-    assert [*shown, LONG] == LISTED and len(shown) == 10
+    assert [*shown, *LONG] == LISTED and len(shown) == 10
     assert LISTED[0] == "compare_two_policies" and LISTED[9] == "custom_dynamics"
 
 
-def test_the_site_runs_all_examples_but_the_long_one_and_ends_at_an_error(monkeypatch):
+def test_the_site_runs_all_examples_but_the_long_ones_and_ends_at_an_error(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     settings = runpy.run_path(str(REPOSITORY / "docs" / "conf.py"))["sphinx_gallery_conf"]
     run = [name for name in LISTED if re.search(settings["filename_pattern"], f"/{name}.py")]
-    assert run == LISTED[:-1] and settings["abort_on_example_error"]
+    assert run == LISTED[:-2] and settings["abort_on_example_error"]
     place = runpy.run_path(str(REPOSITORY / "docs" / "_ext" / "examples_in_order.py"))["place"]
-    assert [place(f"/somewhere/{name}.py") for name in LISTED] == list(range(11))
+    assert [place(f"/somewhere/{name}.py") for name in LISTED] == list(range(12))
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -44,7 +44,7 @@ def test_an_example_compiles_and_has_a_title_and_a_sentence(name):
     assert re.search(r"[.?:](\n|$)", "\n".join(text))
 
 
-@pytest.mark.parametrize("name", LISTED[:-1])
+@pytest.mark.parametrize("name", LISTED[:-2])
 def test_an_example_ends_with_a_figure_and_what_is_seen_in_it(name):
     first, *cells, last = (EXAMPLES / f"{name}.py").read_text().split("\n# %%\n")
     assert first.rstrip().endswith("on disk") and 2 <= len(cells) <= 4
@@ -55,17 +55,30 @@ def test_an_example_ends_with_a_figure_and_what_is_seen_in_it(name):
     assert re.fullmatch(r"(# .+\n)*# .+\.\n", last)
 
 
+def load(name, monkeypatch):
+    """Import an example."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, example)
+    spec.loader.exec_module(example)
+    return example
+
+
 @pytest.mark.slow
 def test_a_scheduler_is_trained_and_may_enter_the_arena(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    file = REPOSITORY / "docs" / "examples" / "reinforce.py"
-    spec = importlib.util.spec_from_file_location("reinforce", file)
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "reinforce", example)
-    spec.loader.exec_module(example)
+    example = load("reinforce", monkeypatch)
     before, after = example.train(updates=2, rounds=15)
     assert np.isfinite([before, after]).all() and before >= 0 and after >= 0
     policy = example.Scheduler()
     assert policy.first.shape == (example.INPUTS, example.HIDDEN)
     check_policy(policy, SINGLE, uncompiled=False)
     check_fairness(policy)
+
+
+@pytest.mark.slow
+def test_ppo_beats_random_actions(monkeypatch):
+    pytest.importorskip("sb3_contrib", reason='needs `pip install "cqbjax[rl]"`')
+    example = load("ppo", monkeypatch)
+    uniform, trained, (low, high) = example.train()
+    assert low < trained - uniform < high < 0
