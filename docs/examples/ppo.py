@@ -8,8 +8,8 @@ Train a policy that routes and schedules, with a library for reinforcement learn
 
 Each of three LLMs is good at one of three kinds of prompt. MaskablePPO of sb3-contrib chooses a
 waiting query and an LLM. It observes the kind, the waiting time and the number of attempts of each
-query, and learns only from the queue length. It is compared with uniform valid actions on instances
-that training has not used.
+query, and learns only from the queue length. It is compared with uniform valid actions, and with
+the oracle, on instances that training has not used.
 """
 
 import gymnasium
@@ -20,14 +20,15 @@ from sb3_contrib import MaskablePPO
 from scipy import stats
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from cqbjax import sources
+import cqbjax
+from cqbjax import policies, sources
 from cqbjax.env import Env
 from cqbjax.gymnasium_env import GymnasiumEnv
 
 SUCCESS = [[0.8, 0.15, 0.15], [0.15, 0.8, 0.15], [0.15, 0.15, 0.8]]
 # Rounds per run, and instances that are simulated by turns in training.
 ROUNDS, RUNS = 200, 8
-STEPS = 60_000
+STEPS = 30_000
 EVALUATED = range(1_000_000, 1_000_020)
 
 
@@ -71,23 +72,30 @@ def make(env: Env) -> Flat:
     return Flat(GymnasiumEnv(env))
 
 
-def mean_queues(flat: Flat, choose) -> np.ndarray:
-    """Return the mean queue length of each evaluated instance."""
-    means = []
+def evaluate(model: MaskablePPO, env: Env) -> dict[str, np.ndarray]:
+    """Return the mean queue length of each policy on each instance; a seed names an instance."""
+    swept = cqbjax.sweep(
+        {"random": policies.RandomRouting()}, env.source, arrival_rate=[env.arrival_rate],
+        seeds=list(EVALUATED), horizon=ROUNDS, record_every=1,
+    )  # fmt: skip
+    queues = swept.queue_length.mean("round").squeeze()
+    flat, means = make(env), []
     for seed in EVALUATED:
         (seen, _), rewards, ended = flat.reset(seed=seed), [], False
         while not ended:
-            seen, reward, _, ended, _ = flat.step(choose(seen))
+            action, _ = model.predict(seen, deterministic=True, action_masks=flat.mask)
+            seen, reward, _, ended, _ = flat.step(action)
             rewards.append(reward)
         means.append(-np.mean(rewards))
-    return np.array(means)
+    return {
+        "random": queues.sel(policy="random").values,
+        "PPO": np.array(means),
+        "oracle": queues.sel(policy="optimal").values,
+    }
 
 
-def train(steps: int = STEPS) -> tuple[float, float, tuple[float, float]]:
-    """Train, and return the mean queue of random actions, that of PPO, and the interval.
-
-    The 95% interval is of the paired difference, PPO - random.
-    """
+def train(steps: int = STEPS) -> dict[str, np.ndarray]:
+    """Train, and return the mean queue length of each policy on each evaluated instance."""
     torch.set_num_threads(1)
     source = sources.SuccessProbabilities(matrix=SUCCESS)
     env = Env(source, arrival_rate=0.3, horizon=ROUNDS, capacity=16)
@@ -96,16 +104,18 @@ def train(steps: int = STEPS) -> tuple[float, float, tuple[float, float]]:
         "MlpPolicy", several, n_steps=256, batch_size=512, gamma=0.9, learning_rate=1e-3, seed=0
     )
     model.learn(steps)
-    flat, draw = make(env), np.random.default_rng(0)
-    uniform = mean_queues(flat, lambda seen: draw.choice(np.flatnonzero(flat.mask)))
-    trained = mean_queues(
-        flat, lambda seen: model.predict(seen, deterministic=True, action_masks=flat.mask)[0]
-    )
-    interval = stats.ttest_rel(trained, uniform).confidence_interval(0.95)
-    return uniform.mean(), trained.mean(), (interval.low, interval.high)
+    return evaluate(model, env)
+
+
+def interval(values: np.ndarray) -> str:
+    """Return the mean and its 95% interval as text."""
+    low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    return f"{values.mean():.2f} [{low:.2f}, {high:.2f}]"
 
 
 if __name__ == "__main__":
-    uniform, trained, (low, high) = train()
-    print(f"mean queue on new instances: {uniform:.2f} by random actions, {trained:.2f} by PPO")
-    print(f"difference, 95% interval: [{low:.2f}, {high:.2f}]", "below 0" if high < 0 else "")
+    queues = train()
+    print("mean queue on new instances, 95% interval")
+    for name, values in queues.items():
+        print(f"{name}: {interval(values)}")
+    print(f"PPO - random: {interval(queues['PPO'] - queues['random'])}")
