@@ -153,7 +153,7 @@ class Env:
             "features": ((capacity, *self.problem.contexts_shape[1:]), np.float32, -np.inf, np.inf),
             "arrived": ((capacity,), np.int32, 0, last),
             "served": ((capacity,), np.int32, 0, last),
-            "shown": ((capacity, servers), np.int32, 0, last),
+            "offered": ((capacity, servers), np.int32, 0, last),
             "available": ((servers,), np.int8, 0, 1),
             "round": ((), np.int32, 1, last + 1),
         }
@@ -260,17 +260,17 @@ def play(env: Env, policy: Policy, key: Array) -> StepInfo:
     """
     if read_needs(policy).smaller_assortments != env.mixed:
         raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
-    observation, state = env.reset(key)
+    _, state = env.reset(key)
 
     def play_round(carried: Any, unused: None) -> tuple[Any, StepInfo]:
         del unused
-        seen, state, learnt = carried
-        observation = env.with_problem(seen)
-        action = policy.select(rng.round_key(key, observation.round), learnt, observation)
-        following, state, _, _, info = env.step(key, state, action)
-        learnt = policy.update(learnt, observation, info.action, info.feedback)
-        return (following, state, learnt), info
+        state, learnt = carried
+        # Unlike the environment's observation, with the true utilities if the policy needs them.
+        seen = simulate.observe(policy, env.problem, state.instance, state.carry, state.round)
+        action = policy.select(rng.round_key(key, state.round), learnt, seen)
+        _, state, _, _, info = env.step(key, state, action)
+        learnt = policy.update(learnt, seen, info.action, info.feedback)
+        return (state, learnt), info
 
     learnt = policy.init(env.problem, state.instance.workload.contexts)
-    start = observation, state, learnt
-    return jax.lax.scan(play_round, start, length=env.problem.horizon)[1]
+    return jax.lax.scan(play_round, (state, learnt), length=env.problem.horizon)[1]

@@ -12,7 +12,6 @@
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jax import Array
-from jax.flatten_util import ravel_pytree
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from cqbjax.core import mnl, rng
 from cqbjax.core.inputs import is_integer
@@ -36,6 +35,11 @@ __all__ = ["GymnasiumEnv", "GymnasiumVectorEnv"]
 
 # Queue slots of an environment that is made by its id; each observation contains all of them.
 CAPACITY = 64
+# XLA's attributes of a function that it compiles to one kernel. As thirty kernels of half a
+# microsecond each, the step of one run is handed from thread to thread. A version of XLA that does
+# not know the attributes ignores them.
+IN_ONE_KERNEL = {"inlineable": "false", "xla_cpu_small_call": "true"}
+OUTCOME = "served_oldest", "length", "departed", "overflow"
 
 Arrays = dict[str, np.ndarray]
 
@@ -45,7 +49,7 @@ class GymnasiumEnv(gymnasium.Env[Arrays, np.ndarray]):
 
     An action has two numbers: the slot to serve, and the rank of an assortment in lexicographic
     order. `info["action_mask"]` marks the valid slots and the valid assortments. If the slot is
-    empty, the oldest query is served, and `info["served_oldest"]` is True. A run is truncated after
+    free, the oldest query is served, and `info["served_oldest"]` is True. A run is truncated after
     its last round; it never terminates.
 
     Attributes:
@@ -88,8 +92,8 @@ class GymnasiumEnv(gymnasium.Env[Arrays, np.ndarray]):
         Raises:
             ValueError: the action is outside the action space, or no run was started.
         """
-        observation, info = self._runs.step(self.action_space, action)
-        for name in ("served_oldest", "length", "departed", "overflow"):
+        observation, info = self._runs.step(action)
+        for name in OUTCOME:
             info[name] = info[name].item()
         return observation, -float(info["length"]), False, self._runs.ended, info
 
@@ -169,7 +173,7 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
         if self._runs.ended:
             observation, info = self.reset()
             return observation, np.zeros(self.num_envs), never, never.copy(), info
-        observation, info = self._runs.step(self.action_space, actions)
+        observation, info = self._runs.step(actions)
         ended = np.full(self.num_envs, self._runs.ended)
         return observation, -info["length"].astype(float), never, ended, info
 
@@ -194,8 +198,10 @@ class _Runs:
 
     def __init__(self, env: Env, num_envs: int | None) -> None:
         self._env, self.ended = env, False
-        self._reset, self._step, self._results = _compile(env, num_envs)
+        self._reset, self._step, self._records = _compile(env, num_envs)
         self._instances = self._state = None
+        self._shape = (2,) if num_envs is None else (num_envs, 2)
+        self._ends = np.array([env.capacity, env.num_assortments], np.uint64)
 
     def reset(self, seeds: Any) -> tuple[Arrays, dict[str, Any]]:
         """Start the runs of these seeds."""
@@ -203,13 +209,15 @@ class _Runs:
         self._instances, self._state, packed = self._reset(seeds)
         return self._read(packed)
 
-    def step(self, space: spaces.Space[Any], actions: Any) -> tuple[Arrays, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Arrays, dict[str, Any]]:
         """Simulate a round of each run."""
         if self._state is None:
             raise ValueError("reset() must be called before the first step()")
         actions = np.asarray(actions)
-        if not space.contains(actions):
-            slots, sets = self._env.capacity, self._env.num_assortments
+        integers = actions.dtype.kind in "iu" and actions.shape == self._shape
+        # Negative integers become the largest ones.
+        if not integers or (actions.astype(np.uint64) >= self._ends).any():
+            slots, sets = self._ends
             raise ValueError(
                 f"action={actions} must be a slot below {slots} and an assortment below {sets}"
             )
@@ -218,24 +226,21 @@ class _Runs:
 
     def _read(self, packed: Array) -> tuple[Arrays, dict[str, Any]]:
         """Copy the results of a call to the host, and return observation and info."""
-        copied, first, arrays = np.array(packed), 0, {}
-        for name, size, shape, dtype in self._results:
-            part = copied[first : first + size].reshape(shape)
-            arrays[name] = (
-                part.view(dtype) if dtype == np.float32 else part.astype(dtype, copy=False)
-            )
-            first += size
-        observation = {name: arrays.pop(name) for name in self._env.spaces}
-        rounds = observation["round"]
-        self.ended = bool((rounds if rounds.ndim == 0 else rounds[0]) > self._env.problem.horizon)
-        arrays["action_mask"] = arrays.pop("slots"), arrays.pop("assortments")
-        return observation, arrays
+        copied, (wide, narrow) = np.array(packed), self._records
+        bytes_ = copied[-narrow.itemsize :].astype(np.int8)
+        both = np.ndarray((), wide, copied), np.ndarray((), narrow, bytes_)
+        arrays = {name: record[name] for record in both for name in record.dtype.names or ()}
+        observation = {name: arrays[name] for name in self._env.spaces}
+        info: dict[str, Any] = {name: arrays[name] for name in OUTCOME}
+        info["action_mask"] = arrays["slots"], arrays["assortments"]
+        self.ended = observation["round"].item(0) > self._env.problem.horizon
+        return observation, info
 
 
 @functools.lru_cache(maxsize=8)
 def _compile(
     env: Env, num_envs: int | None
-) -> tuple[Callable[..., Any], Callable[..., Any], list[tuple[str, int, tuple[int, ...], Any]]]:
+) -> tuple[Callable[..., Any], Callable[..., Any], list[np.dtype[Any]]]:
     """Compile an environment for all adapters that share it.
 
     Args:
@@ -245,93 +250,97 @@ def _compile(
     Returns:
         `reset`, which takes seeds and returns instances, the packed state and packed results;
         `step`, which takes instances, the state, which it donates, and actions, and returns the
-        next state and results; and name, size, shape and type of each result.
+        next state and results; and the record types of packed results of 32 and of 8 bits.
     """
     problem = env.problem
     map_runs: Any = (lambda function: function) if num_envs is None else jax.vmap
 
-    def collect(seen: Observation, **outcome: Any) -> dict[str, Array]:
+    def collect(seen: Observation, length: Any, departed: Any, **outcome: Any) -> tuple[Any, Any]:
         queue, available = seen.queue, seen.available
-        observed: dict[str, Any] = {
-            "features": seen.features, "arrived": queue.arrived, "served": queue.served,
-            "shown": queue.offer_counts, "round": seen.round,
+        slots, assortments = env.action_mask(seen)
+        marks = {
+            "slots": slots, "assortments": assortments,
             "available": jnp.ones(problem.num_servers) if available is None else available,
         }  # fmt: skip
-        types = {name: dtype for name, (_, dtype, _, _) in env.spaces.items()}
-        types |= dict.fromkeys(("slots", "assortments"), np.int8)
-        types |= dict.fromkeys(("length", "departed"), np.int32)
-        slots, assortments = env.action_mask(seen)
-        results = observed | outcome | {"slots": slots, "assortments": assortments}
-        return {name: jnp.asarray(one, types.get(name, bool)) for name, one in results.items()}
+        counts = {
+            "arrived": queue.arrived, "served": queue.served, "offered": queue.offer_counts,
+            "round": seen.round, "length": length, "departed": departed,
+        }  # fmt: skip
+        numbers = {name: jnp.asarray(one, jnp.int32) for name, one in counts.items()}
+        outcome = {name: jnp.asarray(one, bool) for name, one in outcome.items()}
+        return numbers | {"features": seen.features.astype(jnp.float32)}, outcome | {
+            name: one.astype(jnp.int8) for name, one in marks.items()
+        }
 
     @map_runs
-    def reset(seed: Array) -> tuple[Any, Any, dict[str, Array]]:
+    def reset(seed: Array) -> tuple[Any, Any, Any]:
         seen, state = env.reset(rng.run_key(seed))
         blank = collect(seen, served_oldest=False, length=0, departed=0, overflow=False)
         return state.instance, state[1:], blank
 
     @map_runs
-    def step(instance: Any, changing: Any, action: Array) -> tuple[Any, dict[str, Array]]:
+    def step(instance: Any, changing: Any, action: Array) -> tuple[Any, Any]:
         state = EnvState(instance, *changing)
         slot, arrived = action[0], env.observe(state).queue.arrived
-        served_oldest = arrived[slot] == 0
+        free = arrived[slot] == 0
         oldest = jnp.argmin(jnp.where(arrived > 0, arrived, problem.horizon + 1))
-        slot = jnp.where(served_oldest, oldest.astype(jnp.int32), slot)
+        slot = jnp.where(free, oldest.astype(jnp.int32), slot)
         servers = mnl.unrank_assortment(action[1], problem.num_servers, problem.assortment_size)
         taken = Action(slot, servers, jnp.bool_(False))
         seen, state, _, _, info = env.step(instance.key, state, taken)
         return state[1:], collect(
-            seen, served_oldest=served_oldest, length=info.length, departed=info.departed,
-            overflow=info.overflow,
+            seen, served_oldest=free & jnp.any(arrived > 0), length=info.length,
+            departed=info.departed, overflow=info.overflow,
         )  # fmt: skip
 
     seeds = jax.ShapeDtypeStruct(() if num_envs is None else (num_envs,), jnp.int32)
     _, shapes, results = jax.eval_shape(reset, seeds)
+
+    # JAX sorts the keys of a dictionary.
+    records = [np.dtype([(k, v.dtype, v.shape) for k, v in sorted(r.items())]) for r in results]
+    in_one_kernel = num_envs is None and jax.default_backend() == "cpu"
 
     @jax.jit
     def reset_packed(seeds: Array) -> tuple[Any, Array, Array]:
         instances, changing, results = reset(seeds)
         return instances, _pack(changing), _pack(results)
 
-    @functools.partial(jax.jit, donate_argnums=1)
+    @jax.jit
     def step_packed(instances: Any, packed: Array, actions: Array) -> tuple[Array, Array]:
         changing, results = step(instances, _unpack(packed, shapes), actions)
         return _pack(changing), _pack(results)
 
-    layout = [
-        (name, math.prod(one.shape), one.shape, one.dtype) for name, one in sorted(results.items())
-    ]  # JAX sorts the keys of a dictionary
-    return reset_packed, step_packed, layout
+    @functools.partial(jax.jit, donate_argnums=1)
+    def step_donated(*arguments: Any) -> Any:
+        packed = step_packed(*arguments)
+        return set_xla_metadata(packed, **IN_ONE_KERNEL) if in_one_kernel else packed
+
+    return reset_packed, step_donated, records
 
 
-def _as_integers(tree: Any) -> Any:
+def _as_integers(leaf: Array) -> Array:
     """Reinterpret the bits of floats as integers."""
-    return jax.tree.map(
-        lambda leaf: (
-            jax.lax.bitcast_convert_type(leaf, f"int{8 * leaf.dtype.itemsize}")
-            if jnp.issubdtype(leaf.dtype, jnp.floating)
-            else leaf
-        ),
-        tree,
-    )
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    return jax.lax.bitcast_convert_type(leaf, f"int{8 * leaf.dtype.itemsize}")
 
 
 def _pack(tree: Any) -> Array:
     """Return all leaves in one array of integers: each array of a call costs microseconds."""
-    packed: Array = ravel_pytree(_as_integers(tree))[0]
-    return packed
+    return jnp.concatenate([_as_integers(leaf).ravel() for leaf in jax.tree.leaves(tree)])
 
 
 def _unpack(packed: Array, shapes: Any) -> Any:
     """Return the tree of these shapes and types that was packed."""
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.tree.map(
-        lambda leaf, like: (
-            leaf if leaf.dtype == like.dtype else jax.lax.bitcast_convert_type(leaf, like.dtype)
-        ),
-        ravel_pytree(_as_integers(blank))[1](packed),
-        shapes,
-    )
+    leaves, tree = jax.tree.flatten(shapes)
+    parts = jnp.split(packed, np.cumsum([leaf.size for leaf in leaves])[:-1])
+
+    def restore(part: Array, like: Any) -> Array:
+        part = part.reshape(like.shape).astype(jax.eval_shape(_as_integers, like).dtype)
+        same = part.dtype == like.dtype
+        return part if same else jax.lax.bitcast_convert_type(part, like.dtype)
+
+    return tree.unflatten(map(restore, parts, leaves))
 
 
 def _make_env(env: Env | None, arguments: dict[str, Any]) -> Env:

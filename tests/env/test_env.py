@@ -28,8 +28,9 @@ RULES = {"users": (dynamics.Impatience(attempts=2),), "service": (dynamics.Outag
         (policies.RandomRouting(retry="fallback"), {}, 2),
         (policies.RandomRouting(schedule="random"), RULES, 2),
         (policies.Acqb(exploit_size=1), RULES, 2),
+        (policies.OptimalPolicy(), RULES, 1),
     ],
-    ids=["acqb", "acqb fallback, rules", "fallback", "random, rules", "mixed, rules"],
+    ids=["acqb", "acqb fallback, rules", "fallback", "random, rules", "mixed, rules", "oracle"],
 )
 def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size):
     swept = cqbjax.sweep(
@@ -246,6 +247,7 @@ def test_several_runs_are_single_runs():
         assert slots[[0, 1], actions[:, 0]].all() and assortments[[0, 1], actions[:, 1]].all()
         seen, rewards, terminated, truncated, info = several.step(actions)
         assert not terminated.any() and (truncated == (t == 7)).all()
+        assert not info["served_oldest"].any(), "the actions were valid"
         for i, single in enumerate(singles):
             own, reward, _, _, told = single.step(actions[i])
             assert reward == rewards[i]
