@@ -262,8 +262,7 @@ def play(env: Env, policy: Policy, key: Array) -> StepInfo:
         raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
     _, state = env.reset(key)
 
-    def play_round(carried: Any, unused: None) -> tuple[Any, StepInfo]:
-        del unused
+    def play_round(carried: Any, _: Any) -> tuple[Any, StepInfo]:
         state, learnt = carried
         # Unlike the environment's observation, with the true utilities if the policy needs them.
         seen = simulate.observe(policy, env.problem, state.instance, state.carry, state.round)

@@ -146,10 +146,9 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
             ValueError: a seed is not one of a sweep, or the list has another length.
         """
         if seed is not None:
-            one: Any = seed
-            seeds: Any = one
+            seeds: Any = seed
             if is_integer(seed):
-                seeds = [one + i for i in range(self.num_envs)]
+                seeds = [seeds + i for i in range(self.num_envs)]
             if isinstance(seeds, str) or np.ndim(seeds) != 1 or len(seeds) != self.num_envs:
                 raise ValueError(f"seed={seed} must be one seed, or a list of {self.num_envs}")
             for number in seeds:
@@ -340,7 +339,7 @@ def _unpack(packed: Array, shapes: Any) -> Any:
         same = part.dtype == like.dtype
         return part if same else jax.lax.bitcast_convert_type(part, like.dtype)
 
-    return tree.unflatten(map(restore, parts, leaves))
+    return jax.tree.unflatten(tree, map(restore, parts, leaves))
 
 
 def _make_env(env: Env | None, arguments: dict[str, Any]) -> Env:
