@@ -45,10 +45,11 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
     from cqbjax.cli import _compose, _instantiate
 
     with _compose.initialize_hydra():
-        files = {path.stem for one in _compose.list_folders() for path in one.glob("policy/*.yaml")}
-        if label not in files | {*_compose.list_router_policies()}:
+        if _compose.split_label(label)[0] not in _compose.list_bases():
             known = _compose.list_choices("policy")
-            raise ValueError(f"policy {label} is unknown{suggest_names(label, known)}")
+            raise ValueError(
+                f"policy {label} is unknown{suggest_names(label, _compose.list_labels(), known)}"
+            )
         (job,) = _compose.compose_jobs([[f"policy=[{label}]"]])
     read = {*re.findall(r"\$\{(\w+)\}", str(job.config.uninterpolated()["policy"]))}
     keys = {key: value for key, value in {**study, **constants}.items() if key in read}

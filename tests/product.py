@@ -56,11 +56,17 @@ class Case(NamedTuple):
         ]  # fmt: skip
 
 
+def list_routers() -> list[str]:
+    """Return the labels of routers, with each retry rule and schedule."""
+    from cqbjax.cli._compose import list_bases, list_labels, split_label
+
+    bases = {name for name, path in list_bases().items() if path.parent.name == "router"}
+    return [label for label in list_labels() if split_label(label)[0] in bases]
+
+
 def whole(sources: Sequence[str], sizes: Sequence[int]) -> list[Case]:
     """Return the product, what shares programs side by side."""
-    from cqbjax.cli._compose import list_router_policies
-
-    policies = [*POLICIES, *list_router_policies()]
+    policies = [*POLICIES, *list_routers()]
     return [
         Case(source, size, seeds, policy)
         for source, size, seeds, policy in itertools.product(sources, sizes, SEEDS, policies)

@@ -216,7 +216,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, MissingConfigException):
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         known = _compose.list_choices(group)
-        names = [*known, *(_compose.list_router_policies() if group == "policy" else ())]
+        names = [*known, *(_compose.list_labels() if group == "policy" else ())]
         unknown = f"{group} {choice} is unknown{suggest_names(choice, names, known)}"
         return unknown if known else first_line
     if isinstance(error, OverrideParseException):

@@ -1,7 +1,7 @@
 """Configurations composed by Hydra: from the shipped files, the user's files, and overrides.
 
-`conf/router/knn.yaml`, or such a file of the user, offers the policies `knn`, `knn_priority`,
-`knn_fallback_least_served` and so on: a router with a retry rule and a schedule.
+A label is BASE[_RETRY][_SCHEDULE]. The base is a file of `conf/policy` or `conf/router`, or of the
+user's; `lints_fallback_least_served` is LinTS with another retry rule and another schedule.
 
 Hydra composes a job in some 70 ms. Jobs that choose the same files differ only in values: their
 files are composed once, and the values are set in copies.
@@ -38,20 +38,43 @@ from cqbjax.experiments.grid import Job
 # A checkout also has the configurations of the paper's reproduction, which is not in the wheel.
 SHIPPED = [path for path in (CONF, CONF.parent / "reproduction" / "conf") if path.is_dir()]
 
-# Part of a router policy's label -> argument of `offline.TrainedRouter`.
-RETRIES = {"": "same"} | {f"_{one}": one for one in ("fallback", "posterior", "recall", "cache")}
-SCHEDULES = {"": "oldest", "_least_served": "least_served", "_priority": "joint"}
+# Part of a policy's label -> the setting that it changes.
+RETRIES = ("fallback", "posterior", "recall", "cache")
+SCHEDULES = {
+    "fifo": "oldest", "lifo": "newest", "least_served": "least_served", "random": "random",
+    "priority": "joint",
+}  # fmt: skip
+_LABEL = re.compile(rf"(.+?)(?:_({'|'.join(RETRIES)}))?(?:_({'|'.join(SCHEDULES)}))?")
 # Sweepers that hand over all jobs at once, and want no objective.
 GRID_SWEEPERS = ("grid", "basic")
 
 
-def list_router_policies() -> dict[str, tuple[Path, str, str]]:
-    """Return label -> the router's file, retry rule and schedule."""
-    files = [path for folder in list_folders() for path in sorted(folder.glob("router/*.yaml"))]
-    return {
-        f"{path.stem}{retry}{schedule}": (path, RETRIES[retry], SCHEDULES[schedule])
-        for path, retry, schedule in itertools.product(files, RETRIES, SCHEDULES)
-    }
+def list_bases() -> dict[str, Path]:
+    """Return the bases of labels: name -> the file of the policy, or of the router."""
+    files = [path for one in list_folders() for path in sorted(one.glob("router/*.yaml"))]
+    files += [path for one in list_folders() for path in sorted(one.glob("policy/*.yaml"))]
+    return {path.stem: path for path in files}
+
+
+def split_label(label: str) -> tuple[str, dict[str, str]]:
+    """Return the base of a label, and the settings that the label changes.
+
+    A file comes before a composition: the base of `acqb_explore_random` is itself.
+    """
+    base, retry, schedule = label, None, None
+    if label not in list_bases() and (match := _LABEL.fullmatch(label)):
+        base, retry, schedule = match.groups()
+    changed = {"retry": retry, "schedule": schedule and SCHEDULES[schedule]}
+    return base, {key: value for key, value in changed.items() if value}
+
+
+def list_labels() -> list[str]:
+    """Return all labels: each base alone, and with each retry rule and schedule."""
+    rules = itertools.product(("", *RETRIES), ("", *SCHEDULES))
+    endings = ["_".join(("", *filter(None, one))) for one in rules]
+    return [
+        f"{base}{'' if ending == '_' else ending}" for base in list_bases() for ending in endings
+    ]
 
 
 def list_folders() -> list[Path]:
@@ -71,9 +94,7 @@ def list_choices(group: str) -> list[str]:
     folders = [folder / group for folder in list_folders() if group]
     names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
     if group == "policy":
-        retries, schedules = ("|".join(filter(None, some)) for some in (RETRIES, SCHEDULES))
-        routers = {path.stem for one in list_folders() for path in one.glob("router/*.yaml")}
-        names |= {f"{router}[{retries}][{schedules}]" for router in routers}
+        names |= {f"{name}[_RETRY][_SCHEDULE]" for name in list_bases()}
     return sorted(name for name in names if not name.startswith("_"))
 
 
@@ -90,17 +111,17 @@ def check_user_files() -> None:
                 raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
 
 
-class RouterPolicies(ConfigSource):
-    """Hydra's source of router policies, which have no files of their own."""
+class ComposedPolicies(ConfigSource):
+    """Hydra's source of policies that have no file: routers, and bases with other rules."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
-        self._policies = list_router_policies()
+        self._bases = list_bases()
 
     @staticmethod
     def scheme() -> str:
         """Return the scheme of this source in the search path."""
-        return "routers"
+        return "composed"
 
     def available(self) -> bool:
         """Return True: the source is always available."""
@@ -111,25 +132,39 @@ class RouterPolicies(ConfigSource):
         return config_path.rstrip("/") == "policy"
 
     def is_config(self, config_path: str) -> bool:
-        """Return whether a path is a choice."""
+        """Return whether a path is a choice that has no file of its own."""
         group, _, name = config_path.removesuffix(".yaml").rpartition("/")
-        return group == "policy" and name in self._policies
+        if group != "policy":
+            return False
+        base, rules = split_label(name)
+        return base in self._bases and bool(rules or self._bases[base].parent.name == "router")
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Return the choices of a group."""
         wanted = results_filter in (None, ObjectType.CONFIG) and self.is_group(config_path)
-        return sorted(self._policies) if wanted else []
+        return list_labels() if wanted else []
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the configuration of a policy."""
         label = Path(config_path).stem
-        path, retry, schedule = self._policies[label]
-        node = {
-            "_target_": "cqbjax.offline.TrainedRouter", "router": OmegaConf.load(path),
-            "retry": retry, "schedule": schedule, "precision": "${precision}",
-            "recall_by": "${recall_by}",
-        }  # fmt: skip
-        config = OmegaConf.create({label: node})
+        base, rules = split_label(label)
+        config, path = OmegaConf.load(self._bases[base]), self._bases[base]
+        if path.parent.name == "router":
+            node = {
+                "_target_": "cqbjax.offline.TrainedRouter", "router": config,
+                "retry": "same", "schedule": "oldest", "precision": "${precision}",
+                "recall_by": "${recall_by}", **rules,
+            }  # fmt: skip
+            config = OmegaConf.create({label: node})
+        else:
+            plain: Any = OmegaConf.to_container(config)
+            defaults = [one.replace(f"@{base}", f"@{label}") for one in plain.get("defaults", ())]
+            node = plain.get(base, {})
+            # The learner within ACQB-CL is `base`, and that within other contexts is `policy`.
+            within = re.search(rf"base/acqb@{label}\.(\w+)", " ".join(defaults))
+            (node.setdefault(within[1], {}) if within else node).update(rules)
+            defaults = [*(one for one in defaults if one != "_self_"), "_self_"]
+            config = OmegaConf.create({"defaults": defaults, label: node})
         return ConfigResult(self.provider, self.full_path(), config, {"package": None})
 
 
@@ -167,7 +202,7 @@ def _user_source() -> type[ConfigSource]:
 
 
 class ExtendedSearchPath(SearchPathPlugin):
-    """Hydra's search path, extended by all shipped folders, router policies and user files."""
+    """Hydra's search path, extended by all shipped folders, composed policies and user files."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append them, for commands that are configured by `conf/config.yaml`."""
@@ -175,7 +210,7 @@ class ExtendedSearchPath(SearchPathPlugin):
             return
         for folder in SHIPPED[1:]:
             search_path.append("cqbjax", f"file://{folder}")
-        search_path.append("cqbjax", "routers://")
+        search_path.append("cqbjax", "composed://")
         user = find_user_folder()
         if user is not None:
             search_path.append("user", f"user://{user}")
@@ -184,7 +219,7 @@ class ExtendedSearchPath(SearchPathPlugin):
 def register_plugins(folder: Path = CONF) -> None:
     """Register resolvers and sources with Hydra, for a command configured in this folder."""
     configs.register_resolvers()
-    for plugin in (RouterPolicies, _user_source(), ExtendedSearchPath):
+    for plugin in (ComposedPolicies, _user_source(), ExtendedSearchPath):
         Plugins.instance().register(plugin)
     for path in (CONF / "hydra").glob("*/grid.yaml") if folder != CONF else ():
         group, node = f"hydra/{path.parent.name}", OmegaConf.load(path)

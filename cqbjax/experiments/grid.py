@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cqbjax.core.labels import PAPER
 from cqbjax.experiments import validation
-from cqbjax.experiments.configs import ComposedConfig, Config, select
+from cqbjax.experiments.configs import ComposedConfig, Config, exploration_length, select
 from cqbjax.experiments.validation import BY_RULE, DIMENSIONS, to_list
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MAX_NAME_LENGTH = 150
 # Defined for K = 1; a point with another K leaves them out and says so.
 SINGLE_SERVER = ("q_ucb", "q_ths")
+# Policies that no key changes unless it names them.
+SCALE = ("optimal", "random")
 
 
 class Job(NamedTuple):
@@ -197,6 +199,7 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
             reasons = ", ".join(f"{label} ({reason})" for label, reason in left_out.items())
             raise ValueError(f"policy names only what does not run at K={point.K}: {reasons}")
         _raise_first(error for path, error in resolved.errors.items() if path[1] in point.policy)
+        set_policy_choices(point)
         coordinates = {key: validation.to_coordinate(one) for key, one in combination.items()}
         # A point has one study type, so `kind.` adds nothing to a key.
         varied = {
@@ -252,11 +255,52 @@ def find_left_out(config: Config) -> dict[str, str]:
     listed = (config.policies_by_K or {}).get(config.K)
     reasons = {}
     for label in map(str, config.policy):
-        if config.K != 1 and label in SINGLE_SERVER:
+        if config.K != 1 and label.startswith(SINGLE_SERVER):
             reasons[label] = "defined for K=1 only"
         elif listed is not None and label not in listed:
             reasons[label] = f"not in policies_by_K of K={config.K}"
     return reasons
+
+
+def set_policy_choices(point: Config) -> None:
+    """Set the keys `schedule`, `retry` and `exploration` in every policy, where they are given.
+
+    `optimal` and `random`, the two ends of every scale, stay as they are.
+
+    Raises:
+        ValueError: no policy is left to change.
+    """
+    chosen = {key: point[key] for key in validation.POLICY_CHOICES if point.get(key) is not None}
+    changed = [label for label in point.policy if label not in SCALE]
+    if chosen and not changed:
+        raise ValueError(
+            f"{format_words(chosen)} changes no policy: {' and '.join(SCALE)} stay as they are"
+        )
+    for label in changed if chosen else ():
+        learner = find_learner(point.policy[label])
+        learner |= {key: value for key, value in chosen.items() if key != "exploration"}
+        if "exploration" not in chosen:
+            continue
+        length = exploration_length(point.explore_rounds, point.horizon, point.c1)
+        own = {"exploration": chosen["exploration"], "c1": point.c1, "explore_rounds": length}
+        target = learner["_target_"].rpartition(".")[2]
+        if target in ("Acqb", "TrainedRouter"):
+            learner |= own
+            continue
+        if target == "QueueingBandit":
+            learner["exploration"] = "none"
+        if chosen["exploration"] != "none":
+            within = Config(learner)
+            learner.clear()
+            learner |= {"_target_": "cqbjax.policies.ForcedExploration", "policy": within, **own}
+
+
+def find_learner(policy: Config) -> Config:
+    """Return the policy within wrappers, such as the `Acqb` of ACQB-CL."""
+    for key in ("base", "policy"):
+        if isinstance(policy.get(key), Config):
+            return find_learner(policy[key])
+    return policy
 
 
 def list_rates(config: Config) -> list[float] | str:

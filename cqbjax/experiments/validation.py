@@ -1,5 +1,6 @@
 """Validate the keys of a study before JAX is imported; each error is one sentence with the key."""
 
+import functools
 import inspect
 import pkgutil
 import re
@@ -55,6 +56,12 @@ DISPLAY_KEYS = (
 )  # fmt: skip
 # Keys of the runs of a point to which others can be added.
 RUN_KEYS = ("arrival_rate", "first_seed", "num_seeds")
+# Keys that replace the choice of every policy -> their values.
+POLICY_CHOICES = {
+    "schedule": ("oldest", "newest", "least_served", "random", "joint"),
+    "retry": ("same", "fallback", "posterior", "recall", "cache"),
+    "exploration": ("decaying", "phased", "independent", "none"),
+}
 # The name of a study that is given none, followed by its settings.
 UNNAMED, MAX_NAME = "custom", 60
 OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
@@ -75,6 +82,10 @@ def _maps_sizes(value: Any, check: Callable[[Any], bool]) -> bool:
     return value is None or (
         isinstance(value, Config) and all(_is_list(some, check) for some in value.values())
     )
+
+
+def _is_choice(choices: Collection[str], value: Any) -> bool:
+    return value is None or value in choices
 
 
 # Key -> whether a value is allowed, and which values are.
@@ -113,6 +124,13 @@ RULES: Rules = {
     "capacity": (
         lambda x: x == "auto" or is_integer(x), "must be `auto` or a whole number of slots",
     ),
+    **{
+        key: (
+            functools.partial(_is_choice, choices),
+            f"must be one of {', '.join(choices)}, or null",
+        )
+        for key, choices in POLICY_CHOICES.items()
+    },
     "spread": (lambda x: x in ("ci", "sd"), "must be one of ci, sd"),
     "queue": (
         lambda x: x in ("regret", "length", "both"), "must be one of regret, length, both",
@@ -284,6 +302,8 @@ def _explain_unread(
         if reason or root in (*GROUPS, "source"):
             return reason
     if root not in (*readers, *SYNTHETIC_KEYS) and (root in shipped or not shipped):
+        return ""
+    if root in ("c1", "explore_rounds") and config.get("exploration") not in (None, "none"):
         return ""
     # Only one of the rules for tau reads c1.
     other_rule = key == "c1" and "stabilised" not in to_list(config.get("explore_rounds"))

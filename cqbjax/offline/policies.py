@@ -23,7 +23,14 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import FitData, make_fit_data, predict_pools
 from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
-from cqbjax.policies import Acqb, ContextWrapper, ReplacedContexts, RouterPolicy
+from cqbjax.policies import (
+    Acqb,
+    ContextWrapper,
+    ForcedExploration,
+    ReplacedContexts,
+    RouterPolicy,
+)  # fmt: skip
+from cqbjax.policies.exploration import Exploration
 from cqbjax.policies.retries import RecallBy, Retry, check_precision
 
 
@@ -42,6 +49,7 @@ class TrainedRouter:
             departures.
         precision: as in `RouterPolicy`.
         recall_by: as in `RouterPolicy`.
+        exploration: as in `ForcedExploration`, with `c1` and `explore_rounds`.
     """
 
     router: Router
@@ -49,6 +57,9 @@ class TrainedRouter:
     retry: Retry = "same"
     precision: float = 1.0
     recall_by: RecallBy = "row"
+    exploration: Exploration = "none"
+    c1: float = 1.0
+    explore_rounds: float = 0.0
 
     def check(self, problem: Problem) -> None:
         """Raise a `ValueError` for an unknown option, or a posterior without log-odds."""
@@ -69,9 +80,15 @@ class TrainedRouter:
 
     def make_policy(self, utilities: np.ndarray) -> Policy:
         """Return one seed's policy from predicted utilities [I, N] of its pool."""
-        return RouterPolicy(
+        routing = RouterPolicy(
             scores=jnp.asarray(utilities, float), by="row", schedule=self.schedule,
             retry=self.retry, precision=float(self.precision), recall_by=self.recall_by,
+        )  # fmt: skip
+        if self.exploration == "none":
+            return routing
+        return ForcedExploration(
+            policy=routing, exploration=self.exploration, c1=float(self.c1),
+            explore_rounds=float(self.explore_rounds),
         )  # fmt: skip
 
     def make_placeholder(self, problem: Problem) -> Policy:

@@ -14,11 +14,13 @@ from cqbjax.policies.context_views import (
     ReplacedContexts,
     append_intercept,
 )
+from cqbjax.policies.exploration import ForcedExploration
 from cqbjax.policies.linear_bandit import LinearBandit
 from cqbjax.policies.router_policy import RouterPolicy
 
 __all__ = [
-    "Acqb", "ContextWrapper", "Intercept", "LinearBandit", "LlmRanking", "OptimalPolicy",
+    "Acqb", "ContextWrapper", "ForcedExploration", "Intercept", "LinearBandit", "LlmRanking",
+    "OptimalPolicy",
     "QueueingBandit", "RandomRouting", "ReplacedContexts", "RouterPolicy", "append_intercept",
     "draw_assortment", "mask_unavailable",
 ]  # fmt: skip

@@ -20,12 +20,11 @@ from cqbjax.core.pytree import check_options, option, option_index, pytree, stat
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.estimation import TableBelief, gaussian
 from cqbjax.policies import retries
-from cqbjax.policies.assortments import choose_query_and_servers, replace_unavailable
+from cqbjax.policies.assortments import choose_query_and_servers
+from cqbjax.policies.exploration import Exploration, advance_turn, draw_exploration, unrank_turn
 from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 Optimism = Literal["thompson", "ucb"]
-Exploration = Literal["decaying", "phased", "independent"]
-DECAYING, PHASED, INDEPENDENT = range(3)
 # Most products with samples in a program, which contains each of them: this many compile in a
 # minute.
 MOST_PRODUCTS = 4096
@@ -79,9 +78,8 @@ class Acqb:
         schedule: `joint` (the argmax over queries and assortments), or a queue rule that picks the
             query of exploitation rounds, after which the best assortment for it is taken.
         optimism: `thompson` samples, or `ucb`: x'theta + alpha ||x||_{V^-1}.
-        exploration: `decaying` (on arrivals, with eta(t-1)), `phased` (CQB-eps: on arrivals, always
-            while t <= tau and with probability T^(-1/2) afterwards), or `independent` (eta(t-1)
-            whether or not a query arrived).
+        exploration: when it explores: `decaying`, `phased` (CQB-eps), `independent` or `none`
+            (`exploration.draw_exploration`).
         explore_query: the queue rule that picks the query to explore. If exploration happens on
             arrivals, `newest` is the query that has just arrived, the paper's x^(t-1).
         num_samples: M; None is the paper's.
@@ -231,8 +229,7 @@ class Acqb:
             rule, observation, utilities, draws.query, self.retry, self.exploit_size
         )
         servers = mnl.sort_picks(best)
-        turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
-        turn = replace_unavailable(key, turn, observation)
+        turn = unrank_turn(key, state.turn, observation)
         offered = None
         if self.exploit_size is not None:
             first = jnp.stack(best[: self.exploit_size])
@@ -241,17 +238,13 @@ class Acqb:
 
     def _explores(self, uniform: Array, state: AcqbState, observation: Observation) -> Array:
         """Return E(t-1) and, except for `independent`, A(t-1): [] bool (Algorithm 1 line 2)."""
-        t = since = observation.round
+        since = observation.round
         if isinstance(state.belief, estimation.WindowedBeliefState):
             # The younger belief starts like ACQB and needs as much exploration.
             since = state.belief.attempts + 1
-        kind = option_index(Exploration, self.exploration, "exploration")
-        decaying = jnp.minimum(1.0, self.c1 / jnp.sqrt(since.astype(float)))
-        run_length = observation.run_length
-        root = observation.problem.horizon**-0.5 if run_length is None else run_length.root
-        phased = jnp.where(t <= self.explore_rounds, 1.0, root)
-        wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
-        return wanted & (observation.arrived | (kind == INDEPENDENT))
+        return draw_exploration(
+            self.exploration, uniform, since, observation, self.c1, self.explore_rounds
+        )
 
     def optimistic(self, draws: Draws, state: AcqbState, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N] (line 6)."""
@@ -279,9 +272,7 @@ class Acqb:
             feedback.valid, action.offered,
         )  # fmt: skip
         belief = self.belief(problem).update(state.belief, new)
-        count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
-        used = action.explored & feedback.valid
-        turn = jnp.where(used, (state.turn + 1) % count, state.turn)
+        turn = advance_turn(state.turn, observation, action, feedback)
         return AcqbState(
             belief, turn, retries.update_tally(state.tally, observation, action, feedback)
         )

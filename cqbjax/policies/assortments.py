@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.pytree import option_index
 from cqbjax.core.types import DOWN_UTILITY, Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.retries import Retry
@@ -73,6 +74,15 @@ def replace_unavailable(key: Array, servers: Array, observation: Observation) ->
     priorities = draw_server_priorities(key, problem, rng.Stream.REPLACEMENT)
     best = mnl.best_picks(jnp.where(answers, priorities, -1.0), problem.assortment_size)
     return jnp.where(jnp.all(answers[servers]), servers, mnl.sort_picks(best))
+
+
+def draw_tie(key: Array, schedule: queueing.Schedule | Array) -> Array:
+    """Draw the uniform that a schedule needs: [].
+
+    Of queries that arrived in the same round, `oldest` serves the one in the lowest slot.
+    """
+    schedule = option_index(queueing.Schedule, schedule, "schedule")
+    return jnp.where(schedule == queueing.OLDEST, 0.0, rng.uniform(key, rng.Stream.QUERY))
 
 
 def draw_assortment(key: Array, observation: Observation) -> Array:

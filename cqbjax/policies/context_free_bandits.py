@@ -1,7 +1,8 @@
 """Bandits that ignore contexts: Q-UCB, Q-ThS, and one ranking of the LLMs for all queries.
 
 Q-UCB and Q-ThS are Algorithms 1 and 2 of Krishnasamy et al. (2021). `LlmRanking` is what gateways
-deploy today.
+deploy today. What they learn, counts of each LLM, goes with any schedule and with the retry rules
+that need no model of a query.
 """
 
 from typing import Literal, NamedTuple
@@ -11,42 +12,110 @@ from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.inputs import Condition, is_number, read_when
-from cqbjax.core.pytree import check_options, pytree, static
+from cqbjax.core.pytree import check_options, option, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.assortments import (
     choose_query_and_servers,
     draw_assortment_rank,
     draw_log_gammas,
+    draw_tie,
     mask_unavailable,
     replace_unavailable,
 )
 from cqbjax.policies.retries import Tally
 
+# The index of a server that was never offered: above all others, and below `retries.CACHED`.
+NEVER_OFFERED = 50.0
+# Rules that need no prediction of a query's log-odds.
+CountRetry = Literal["same", "fallback", "cache"]
 
-class PlayCounts(NamedTuple):
-    """Counts of each server.
+
+class LlmCounts(NamedTuple):
+    """Counts of each server, and outcomes by prompt.
 
     Attributes:
-        played: [N] int32, T_S(t-1).
-        accepted: [N] int32, successes.
+        offered: [N] int32, attempts with the server whose feedback arrived: T_S(t-1) of Q-UCB.
+        accepted: [N] int32, attempts of these in which the server's answer was accepted.
+        tally: outcomes by prompt for `retry="cache"`, else None.
     """
 
-    played: Array
+    offered: Array
     accepted: Array
+    tally: Tally | None = None
+
+
+class _CountBandit:
+    """What the bandits of this module share.
+
+    Attributes:
+        schedule: the queue rule that picks the query, or `joint`: the query whose next assortment
+            has the best index.
+        retry: how a query that returns is routed: `same`; `fallback`, the next server in the
+            ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
+            before.
+    """
+
+    schedule: queueing.Schedule | Array
+    retry: CountRetry
+
+    @property
+    def needs(self) -> Needs:
+        """Return what the retry rule needs; contexts are not needed."""
+        return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
+
+    def init(self, problem: Problem, contexts: Array) -> LlmCounts:
+        """Return empty counts."""
+        zeros = jnp.zeros(problem.num_servers, jnp.int32)
+        return LlmCounts(zeros, zeros, retries.init_tally(self.retry, problem, contexts))
+
+    def choose(
+        self, key: Array, index: Array, state: LlmCounts, observation: Observation
+    ) -> tuple[Array, list[Array]]:
+        """Return the slot of the schedule, and the best servers for its query.
+
+        Args:
+            key: of the round.
+            index: [N] index of each server.
+            state: the counts.
+            observation: the round.
+        """
+        utilities = jnp.broadcast_to(index, (len(observation.queue.row), len(index)))
+        utilities = retries.revise_utilities(
+            self.retry, utilities, observation, state.tally, jnp.ones(())
+        )
+        return choose_query_and_servers(
+            self.schedule, observation, utilities, draw_tie(key, self.schedule), self.retry
+        )
+
+    def count(
+        self, state: LlmCounts, observation: Observation, action: Action, feedback: Feedback,
+        counts: Array,
+    ) -> LlmCounts:  # fmt: skip
+        """Count offered and chosen servers if `counts` ([] bool), and the prompt's outcome."""
+        number = observation.problem.num_servers
+        return LlmCounts(
+            state.offered + (mnl.mark_servers(action.answering_servers, number) & counts),
+            state.accepted + (mnl.mark_choice(action.servers, feedback.choice, number) & counts),
+            retries.update_tally(state.tally, observation, action, feedback),
+        )
 
 
 @pytree
-class QueueingBandit:
-    """Q-UCB or Q-ThS for K = 1: FIFO, exploration with probability min(1, 3 N log(t)^2 / t).
+class QueueingBandit(_CountBandit):
+    """Q-UCB or Q-ThS for K = 1, with exploration with probability min(1, 3 N log(t)^2 / t).
 
     Attributes:
         index: `ucb` (mu + sqrt(log(t)^2 / (2 T_S))) or `thompson` (a Beta posterior sample).
+        schedule: as in `LlmRanking`.
+        retry: as in `LlmRanking`, in rounds that do not explore.
+        exploration: `own`, as above, or `none`.
     """
 
     index: Literal["ucb", "thompson"] = static(default="ucb")
-
-    needs = Needs(contexts=False)
+    schedule: queueing.Schedule | Array = option(default="oldest")
+    retry: CountRetry = static(default="same")
+    exploration: Literal["own", "none"] = static(default="own")
 
     def check(self, problem: Problem) -> None:
         """Validate the index, and that K = 1, for which the algorithms are defined.
@@ -61,82 +130,61 @@ class QueueingBandit:
                 "leave them out of `policies`"
             )
 
-    def init(self, problem: Problem, contexts: Array) -> PlayCounts:
-        """Return empty counts."""
-        zeros = jnp.zeros(problem.num_servers, jnp.int32)
-        return PlayCounts(zeros, zeros)
-
-    def select(self, key: Array, state: PlayCounts, observation: Observation) -> Action:
-        """Serve the oldest query with a random server or the server of the highest index."""
+    def select(self, key: Array, state: LlmCounts, observation: Observation) -> Action:
+        """Serve the schedule's query with a random server or the server of the highest index."""
         problem, t = observation.problem, observation.round.astype(float)
         rate = jnp.minimum(1.0, 3.0 * problem.num_servers * jnp.log(t) ** 2 / t)
         explored = rng.uniform(key, rng.Stream.EXPLORE) < rate
+        if self.exploration == "none":
+            explored = jnp.zeros_like(explored)
         if self.index == "ucb":
-            played = jnp.maximum(state.played, 1.0)
-            index = state.accepted / played + jnp.sqrt(jnp.log(t) ** 2 / (2.0 * played))
-            index = jnp.where(state.played > 0, index, jnp.inf)
+            offered = jnp.maximum(state.offered, 1.0)
+            index = state.accepted / offered + jnp.sqrt(jnp.log(t) ** 2 / (2.0 * offered))
+            index = jnp.where(state.offered > 0, index, NEVER_OFFERED)
         else:
             index = self.sample(key, state)
-        index = mask_unavailable(index, observation, -jnp.inf)
-        server = jnp.where(explored, draw_assortment_rank(key, problem), jnp.argmax(index))
-        slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
+        slot, best = self.choose(key, index, state, observation)
+        server = jnp.where(explored, draw_assortment_rank(key, problem), best[0])
         servers = replace_unavailable(key, server.astype(jnp.int32)[None], observation)
         return Action(slot, servers, explored)
 
-    def sample(self, key: Array, state: PlayCounts) -> Array:
+    def sample(self, key: Array, state: LlmCounts) -> Array:
         """Draw from Beta(successes + 1, failures + 1) of each server, as `jax.random.beta`: [N]."""
-        failed = state.played - state.accepted
+        failed = state.offered - state.accepted
         logarithms = draw_log_gammas(key, state.accepted + 1.0, failed + 1.0)
         scaled = jnp.exp(logarithms - jnp.max(logarithms, axis=0))
         return scaled[0] / (scaled[0] + scaled[1])
 
     def update(
-        self, state: PlayCounts, observation: Observation, action: Action, feedback: Feedback
-    ) -> PlayCounts:
-        """Count the play and, if the answer was accepted, the success."""
-        servers = jnp.arange(observation.problem.num_servers)
-        here = (servers == action.servers[0]) & feedback.valid
-        return PlayCounts(state.played + here, state.accepted + (here & (feedback.choice == 0)))
-
-
-class RankingState(NamedTuple):
-    """Counts of each server, and outcomes by prompt.
-
-    Attributes:
-        offered: [N] int32, attempts with the server whose feedback arrived.
-        accepted: [N] int32, attempts of these in which the server's answer was accepted.
-        tally: outcomes by prompt for `retry="cache"`, else None.
-    """
-
-    offered: Array
-    accepted: Array
-    tally: Tally | None
+        self, state: LlmCounts, observation: Observation, action: Action, feedback: Feedback
+    ) -> LlmCounts:
+        """Count the attempt and, if the answer was accepted, the success."""
+        return self.count(state, observation, action, feedback, feedback.valid)
 
 
 @read_when(tries=Condition("index", "best"))
 @pytree
-class LlmRanking:
-    """One ranking of the LLMs for all queries, which are served FIFO.
+class LlmRanking(_CountBandit):
+    """One ranking of the LLMs for all queries.
 
     Attributes:
         index: `best`: explore then commit. Assortments take turns until each server that answers
             was offered `tries` times; then the ranking by share of accepted answers is fixed.
             `thompson`: in every round, servers are ranked by draws from Beta(1 + accepted, 1 + not
-            accepted) (Thompson 1933).
+            accepted) (Thompson 1933). `greedy`: by the mean of this distribution; ties go to the
+            lower number.
         tries: how often `index="best"` offers each server before it fixes the ranking.
+        schedule: the queue rule that picks the query, or `joint`: the query whose next assortment
+            has the best ranks.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
             before.
     """
 
-    index: Literal["best", "thompson"] = static(default="best")
+    index: Literal["best", "thompson", "greedy"] = static(default="best")
     tries: Array | float = 10.0
-    retry: Literal["same", "fallback", "cache"] = static(default="same")
-
-    @property
-    def needs(self) -> Needs:
-        """Return what the retry rule needs; contexts are not needed."""
-        return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
+    schedule: queueing.Schedule | Array = option(default="oldest")
+    retry: CountRetry = static(default="same")
 
     def check(self, problem: Problem) -> None:
         """Validate the options and the number of tries.
@@ -148,49 +196,33 @@ class LlmRanking:
         if not is_number(self.tries) or not float(self.tries) >= 1:
             raise ValueError(f"tries={self.tries} must be a number, at least 1")
 
-    def init(self, problem: Problem, contexts: Array) -> RankingState:
-        """Return empty counts."""
-        zeros = jnp.zeros(problem.num_servers, jnp.int32)
-        return RankingState(zeros, zeros, retries.init_tally(self.retry, problem, contexts))
-
-    def select(self, key: Array, state: RankingState, observation: Observation) -> Action:
-        """Serve the oldest query with the assortment whose turn it is, or with the best servers."""
+    def select(self, key: Array, state: LlmCounts, observation: Observation) -> Action:
+        """Serve a query with the assortment whose turn it is, or with the best servers."""
         problem = observation.problem
         trying = self._trying(state, observation)
         accepted, failed = state.accepted + 1.0, state.offered - state.accepted + 1.0
-        if self.index == "best":
-            log_odds = jnp.log(accepted) - jnp.log(failed)
-        else:
+        if self.index == "thompson":
             drawn = draw_log_gammas(key, accepted, failed)
             log_odds = drawn[0] - drawn[1]
-        utilities = jnp.broadcast_to(log_odds, (len(observation.queue.row), problem.num_servers))
-        utilities = retries.revise_utilities(
-            self.retry, utilities, observation, state.tally, jnp.ones(())
-        )
-        slot, best = choose_query_and_servers(
-            "oldest", observation, utilities, jnp.zeros(()), self.retry
-        )
+        else:
+            log_odds = jnp.log(accepted) - jnp.log(failed)
+        slot, best = self.choose(key, log_odds, state, observation)
         turn = observation.round % mnl.num_assortments(problem.num_servers, problem.assortment_size)
         tried = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
         tried = replace_unavailable(key, tried, observation)
         return Action(slot, jnp.where(trying, tried, mnl.sort_picks(best)), trying)
 
-    def _trying(self, state: RankingState, observation: Observation) -> Array:
+    def _trying(self, state: LlmCounts, observation: Observation) -> Array:
         """Return whether a server that answers was offered fewer than `tries` times: [] bool."""
         if self.index != "best":
             return jnp.bool_(False)
         return jnp.min(mask_unavailable(state.offered, observation, jnp.inf)) < self.tries
 
     def update(
-        self, state: RankingState, observation: Observation, action: Action, feedback: Feedback
-    ) -> RankingState:
+        self, state: LlmCounts, observation: Observation, action: Action, feedback: Feedback
+    ) -> LlmCounts:
         """Count offered and chosen servers; `best` stops counting when it commits."""
-        number = observation.problem.num_servers
         counts = feedback.valid
         if self.index == "best":
             counts = counts & self._trying(state, observation)
-        return RankingState(
-            state.offered + (mnl.mark_servers(action.answering_servers, number) & counts),
-            state.accepted + (mnl.mark_choice(action.servers, feedback.choice, number) & counts),
-            retries.update_tally(state.tally, observation, action, feedback),
-        )
+        return self.count(state, observation, action, feedback, counts)

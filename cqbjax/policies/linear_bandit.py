@@ -1,15 +1,19 @@
-"""LinUCB and LinTS: linear bandits that use the query's context and serve FIFO."""
+"""LinUCB and LinTS: linear bandits that use the query's context."""
 
+import functools
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.inputs import is_number
 from cqbjax.core.pytree import check_options, pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Problem, mask_unoffered
-from cqbjax.policies.assortments import mask_unavailable
+from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem, mask_unoffered
+from cqbjax.policies import retries
+from cqbjax.policies.assortments import choose_query_and_servers, draw_tie
+from cqbjax.policies.retries import Tally
 
 
 class Ridge(NamedTuple):
@@ -18,30 +22,43 @@ class Ridge(NamedTuple):
     Attributes:
         inverse: [B, d, d] A^-1, where A = lambda0 I + sum of x x'.
         target: [B, d] sum of x r.
+        tally: outcomes by prompt for `retry="cache"`, else None.
     """
 
     inverse: Array
     target: Array
+    tally: Tally | None = None
 
 
 @pytree
 class LinearBandit:
-    """LinUCB (Li et al. 2010, disjoint) or LinTS (Agrawal and Goyal 2013), first come first served.
+    """LinUCB (Li et al. 2010, disjoint) or LinTS (Agrawal and Goyal 2013).
 
-    A reward r is 1 for a chosen answer and 0 for one that was offered and not chosen. For the
-    oldest query x and server j, let m_j = x'A_j^-1 b_j and s_j = alpha ||x||_{A_j^-1}. The index is
-    m_j + s_j (`ucb`), or a normal draw with mean m_j and standard deviation s_j (`thompson`). For
-    one query this draw is distributed like x'theta_j with theta_j drawn from its posterior.
+    A reward r is 1 for a chosen answer and 0 for one that was offered and not chosen. For a query x
+    and server j, let m_j = x'A_j^-1 b_j and s_j = alpha ||x||_{A_j^-1}. The index is m_j + s_j
+    (`ucb`), or a normal draw with mean m_j and standard deviation s_j (`thompson`). For one query
+    this draw is distributed like x'theta_j with theta_j drawn from its posterior.
 
     Attributes:
         index: `ucb` or `thompson`.
         alpha: exploration weight.
         lambda0: regularisation, initially A = lambda0 I.
+        schedule: the queue rule that picks the query; or `joint`, the query with the best index,
+            for which `thompson` uses each server's normal draw for all queries.
+        retry: how a query that returns is routed: `same`, `fallback` or `cache`
+            (`retries.Retry`). An index is no log-odds, which the other rules need.
     """
 
     index: Literal["ucb", "thompson"] = static(default="ucb")
     alpha: Array | float = 0.5
     lambda0: Array | float = 1.0
+    schedule: queueing.Schedule = static(default="oldest")
+    retry: Literal["same", "fallback", "cache"] = static(default="same")
+
+    @property
+    def needs(self) -> Needs:
+        """Return what the retry rule needs."""
+        return Needs(offer_counts=retries.needs_offer_counts(self.retry))
 
     def check(self, problem: Problem) -> None:
         """Validate the settings.
@@ -59,13 +76,33 @@ class LinearBandit:
         """Return A^-1 = I / lambda0 and b = 0."""
         blocks, dim = problem.num_blocks, problem.dim
         one = jnp.eye(dim) / self.lambda0
-        return Ridge(jnp.broadcast_to(one, (blocks, dim, dim)), jnp.zeros((blocks, dim)))
+        tally = retries.init_tally(self.retry, problem, contexts)
+        return Ridge(jnp.broadcast_to(one, (blocks, dim, dim)), jnp.zeros((blocks, dim)), tally)
 
     def select(self, key: Array, state: Ridge, observation: Observation) -> Action:
-        """Serve the oldest query by the servers of the highest indices."""
+        """Serve the schedule's query by the servers of the highest indices."""
         problem = observation.problem
-        slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
-        features = observation.features[slot]
+        tie, bonus = draw_tie(key, self.schedule), jnp.ones(())
+        if self.index == "thompson":
+            bonus = rng.normals(key, rng.Stream.NORMAL, (problem.num_servers,))
+        if self.schedule == "joint":
+            of_query = functools.partial(self._index, state, bonus, problem)
+            utilities = jax.vmap(of_query)(observation.features)
+        else:  # the index of one query is enough
+            slot = queueing.pick(self.schedule, observation.queue, tie)
+            utilities = self._index(state, bonus, problem, observation.features[slot])
+            size = len(observation.queue.row)
+            utilities = jnp.broadcast_to(utilities, (size, problem.num_servers))
+        utilities = retries.revise_utilities(
+            self.retry, utilities, observation, state.tally, jnp.ones(())
+        )
+        slot, best = choose_query_and_servers(
+            self.schedule, observation, utilities, tie, self.retry
+        )
+        return Action(slot, mnl.sort_picks(best), jnp.bool_(False))
+
+    def _index(self, state: Ridge, bonus: Array, problem: Problem, features: Array) -> Array:
+        """Return the index of each server for a query of features [d] or [N, d]: [N]."""
         # x' A_j^-1: [N, d], with the shared block or each server's block.
         along = (
             jnp.einsum("bij,j->bi", state.inverse, features)
@@ -74,19 +111,14 @@ class LinearBandit:
         )
         mean = jnp.sum(along * state.target, axis=-1)
         width = jnp.sqrt(jnp.maximum(jnp.sum(along * features, axis=-1), 0.0))
-        bonus = jnp.ones(())
-        if self.index == "thompson":
-            bonus = rng.normals(key, rng.Stream.NORMAL, (problem.num_servers,))
-        index = mask_unavailable(mean + self.alpha * bonus * width, observation)
-        servers = mnl.best_servers(index, problem.assortment_size)
-        return Action(slot, servers, jnp.bool_(False))
+        return mean + self.alpha * bonus * width
 
     def update(
         self, state: Ridge, observation: Observation, action: Action, feedback: Feedback
     ) -> Ridge:
         """Add the offered servers by the Sherman-Morrison formula."""
         problem, features = observation.problem, observation.features[action.slot]
-        inverse, target = state
+        inverse, target, tally = state
         learnt = jnp.broadcast_to(feedback.valid, action.servers.shape)
         weights = mask_unoffered(action.offered, learnt, False).astype(float)
         for place in range(problem.assortment_size):
@@ -98,4 +130,4 @@ class LinearBandit:
             less = weight * jnp.outer(along, along) / (1.0 + x @ along)
             inverse = inverse.at[block].add(-less)
             target = target.at[block].add(weight * (feedback.choice == place) * x)
-        return Ridge(inverse, target)
+        return Ridge(inverse, target, retries.update_tally(tally, observation, action, feedback))

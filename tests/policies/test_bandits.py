@@ -10,7 +10,7 @@ import pytest
 from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 from cqbjax.policies import QueueingBandit, context_free_bandits
-from cqbjax.policies.context_free_bandits import PlayCounts
+from cqbjax.policies.context_free_bandits import LlmCounts
 from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 PROBLEM = Problem(4, 1, 2, 5, 9, "disjoint", True)
@@ -37,7 +37,7 @@ def ucb(played=PLAYED, accepted=ACCEPTED, round_=LATE):
 
 
 def exploited(played, accepted, there):
-    action = decided(PlayCounts(jnp.asarray(played), jnp.asarray(accepted)), jnp.int32(LATE), there)
+    action = decided(LlmCounts(jnp.asarray(played), jnp.asarray(accepted)), jnp.int32(LATE), there)
     assert (np.asarray(action.slot) == 2).all(), "the oldest query"
     servers = np.asarray(action.servers)[~np.asarray(action.explored)]
     assert len(servers) > 290 and len(set(servers[:, 0].tolist())) == 1
@@ -61,7 +61,7 @@ def test_the_highest_index_of_those_who_answer_serves():
 
 @pytest.mark.parametrize("round_", [1, 2, 3000, 20_000])
 def test_it_explores_less_and_less(round_):
-    state = PlayCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
+    state = LlmCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
     action = decided(state, jnp.int32(round_), jnp.ones(4, bool))
     uniform = np.asarray(jax.vmap(lambda key: rng.uniform(key, rng.Stream.EXPLORE))(KEYS))
     rate = min(1.0, 3 * 4 * np.log(round_) ** 2 / round_)
@@ -75,7 +75,7 @@ def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(mon
     monkeypatch.setattr(
         context_free_bandits, "draw_log_gammas", lambda _, *shapes: jnp.log(jnp.stack(shapes))
     )
-    state = PlayCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
+    state = LlmCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
     mean = QueueingBandit(index="thompson").sample(KEYS[0], state)
     np.testing.assert_allclose(mean, (ACCEPTED + 1) / (PLAYED + 2), rtol=1e-5)
 
@@ -83,7 +83,7 @@ def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(mon
 @pytest.mark.slow
 def test_a_sample_is_a_beta_draw_of_what_was_accepted_and_what_was_not():
     def both(key):
-        state = PlayCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
+        state = LlmCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
         at = rng.stream_key(key, rng.Stream.BETA)
         own = jax.random.beta(at, jnp.asarray(ACCEPTED + 1), jnp.asarray(PLAYED - ACCEPTED + 1))
         return QueueingBandit(index="thompson").sample(key, state), own
@@ -98,7 +98,7 @@ def test_a_play_counts_and_a_success_if_it_was_one():
     for choice, valid in ((0, True), (1, True), (0, False)):
         action = Action(jnp.int32(0), jnp.asarray([2], jnp.int32), jnp.bool_(False))
         state = bandit.update(state, seen, action, Feedback(jnp.int32(choice), jnp.bool_(valid)))
-    assert (state.played.tolist(), state.accepted.tolist()) == ([0, 0, 2, 0], [0, 0, 1, 0])
+    assert (state.offered.tolist(), state.accepted.tolist()) == ([0, 0, 2, 0], [0, 0, 1, 0])
 
 
 def test_for_pairs_it_is_not_defined():

@@ -11,7 +11,7 @@ from tiers import cases
 from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 from cqbjax.policies import LinearBandit, LlmRanking
-from cqbjax.policies.context_free_bandits import RankingState
+from cqbjax.policies.context_free_bandits import LlmCounts
 
 SERVERS, DIM = 4, 3
 DRAW = np.random.default_rng(5)
@@ -88,7 +88,7 @@ def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
     assert (np.abs(mine - shares) < 5 * error + 0.005).all()
 
 
-COUNTS = RankingState(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6]), None)
+COUNTS = LlmCounts(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6]), None)
 
 
 def test_the_llm_that_pleased_most_is_kept():

@@ -1,0 +1,134 @@
+"""Forced exploration: when a policy offers the assortments in turn instead of its own choice."""
+
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.inputs import Condition, is_number, read_when
+from cqbjax.core.pytree import check_options, option, option_index, pytree
+from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
+from cqbjax.policies.assortments import draw_tie, replace_unavailable
+
+Exploration = Literal["decaying", "phased", "independent", "none"]
+DECAYING, PHASED, INDEPENDENT, NONE = range(4)
+
+
+def draw_exploration(
+    kind: Exploration | Array, uniform: Array, since: Array, observation: Observation,
+    c1: Array | float, explore_rounds: Array | float,
+) -> Array:  # fmt: skip
+    """Return E(t-1) and, except for `independent`, A(t-1): [] bool (Algorithm 1 line 2).
+
+    Args:
+        kind: `decaying` (on arrivals, with eta(t-1) = min(1, c1 / sqrt(t))), `phased` (CQB-eps: on
+            arrivals, always while t <= tau and with probability T^(-1/2) afterwards),
+            `independent` (eta(t-1) whether or not a query arrived), or `none` (never).
+        uniform: [] in [0, 1).
+        since: [] t of eta: the round, or how many attempts an estimate has learnt from.
+        observation: the round.
+        c1: exploration constant.
+        explore_rounds: tau, in rounds.
+    """
+    kind = option_index(Exploration, kind, "exploration")
+    decaying = jnp.minimum(1.0, c1 / jnp.sqrt(since.astype(float)))
+    run_length = observation.run_length
+    root = observation.problem.horizon**-0.5 if run_length is None else run_length.root
+    phased = jnp.where(observation.round <= explore_rounds, 1.0, root)
+    wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
+    return wanted & (observation.arrived | (kind == INDEPENDENT)) & (kind != NONE)
+
+
+def unrank_turn(key: Array, turn: Array, observation: Observation) -> Array:
+    """Return the round-robin's assortment, replaced if one of its servers is absent: [K] int32."""
+    problem = observation.problem
+    servers = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
+    return replace_unavailable(key, servers, observation)
+
+
+def advance_turn(
+    turn: Array, observation: Observation, action: Action, feedback: Feedback
+) -> Array:
+    """Return the round-robin's next number: it moves when an explored assortment was answered."""
+    problem = observation.problem
+    count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
+    return jnp.where(action.explored & feedback.valid, (turn + 1) % count, turn)
+
+
+class ForcedState(NamedTuple):
+    """State of `ForcedExploration`.
+
+    Attributes:
+        within: state of the policy.
+        turn: [] int32 c, the next assortment of the round-robin.
+    """
+
+    within: Any
+    turn: Array
+
+
+@read_when(
+    c1=Condition("exploration", "decaying", "independent"),
+    explore_rounds=Condition("exploration", "phased"),
+)
+@pytree
+class ForcedExploration(Wrapper):
+    """A policy with the forced exploration of ACQB (Algorithm 1 lines 2 to 4).
+
+    Attributes:
+        policy: decides in rounds that do not explore, and learns from all.
+        exploration: as in `Acqb`.
+        c1: exploration constant, eta(t) = min(1, c1 / sqrt(t + 1)).
+        explore_rounds: tau, the pure-exploration rounds of `exploration="phased"`.
+        explore_query: the queue rule that picks the query to explore.
+    """
+
+    policy: Any
+    exploration: Exploration | Array = option(default="decaying")
+    c1: Array | float = 1.0
+    explore_rounds: Array | float = 0.0
+    explore_query: queueing.Rule | Array = option(default="newest")
+
+    def check(self, problem: Problem) -> None:
+        """Validate the options, and the policy.
+
+        Raises:
+            ValueError: naming the setting and what is allowed.
+        """
+        check_options(self)
+        for key in ("c1", "explore_rounds"):
+            value = getattr(self, key)
+            if not is_number(value) or not 0 <= float(value) < float("inf"):
+                raise ValueError(f"{key}={value} must be a finite number and not negative")
+        if hasattr(self.policy, "check"):
+            self.policy.check(problem)
+
+    def init(self, problem: Problem, contexts: Array) -> ForcedState:
+        """Return the policy's state, and c = 0."""
+        return ForcedState(self.policy.init(problem, contexts), jnp.zeros((), jnp.int32))
+
+    def select(self, key: Array, state: ForcedState, observation: Observation) -> Action:
+        """Explore, or let the policy decide."""
+        chosen = self.policy.select(key, state.within, observation)
+        uniform = rng.uniform(key, rng.Stream.EXPLORE)
+        explored = draw_exploration(
+            self.exploration, uniform, observation.round, observation, self.c1,
+            self.explore_rounds,
+        )  # fmt: skip
+        tie = draw_tie(key, self.explore_query)
+        slot = queueing.pick(self.explore_query, observation.queue, tie)
+        servers = unrank_turn(key, state.turn, observation)
+        return Action(
+            jnp.where(explored, slot, chosen.slot),
+            jnp.where(explored, servers, chosen.servers),
+            explored | chosen.explored,
+            None if chosen.offered is None else explored | chosen.offered,
+        )
+
+    def update(
+        self, state: ForcedState, observation: Observation, action: Action, feedback: Feedback
+    ) -> ForcedState:
+        """Let the policy learn, and advance the round-robin."""
+        within = self.policy.update(state.within, observation, action, feedback)
+        return ForcedState(within, advance_turn(state.turn, observation, action, feedback))
