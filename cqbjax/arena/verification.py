@@ -52,10 +52,11 @@ class RepeatedPolicy(NamedTuple):
     config: ComposedConfig
 
     def prepare(self, seeds: np.ndarray, composer: Composer) -> PreparedPoint:
-        """Return its point, ready to run at consecutive seeds."""
+        """Return its point, ready to run at consecutive seeds, with the task's own optimum."""
         values = {"first_seed": int(seeds[0]), "num_seeds": len(seeds)}
         ready = composer.prepare(self.config.with_values(values))
-        return ready._replace(policies={self.label: ready.policies[self.label]})
+        own = (OPTIMAL, self.label)
+        return ready._replace(policies={x: ready.policies[x] for x in own if x in ready.policies})
 
 
 def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
@@ -184,8 +185,9 @@ def _run_anonymised(
     order = tuple(int(one) for one in np.roll(np.arange(number), places))
     masked = MaskedKeys(policy=policy, mask=run_mask(int(rng.integers(2**20))))
     run = build_spec(
-        {sample.label: masked}, permute_servers(source, order), config.arrival_rate, seeds.tolist(),
-        config.horizon, config.K, config.record_every, config.capacity,
+        ready.policies | {sample.label: masked}, permute_servers(source, order),
+        config.arrival_rate, seeds.tolist(), config.horizon, config.K, config.record_every,
+        config.capacity,
     )  # fmt: skip
     own = pl.col("policy") == sample.label, pl.col("task") == sample.task
     (again,) = run_plan(plan_sweep([run]))

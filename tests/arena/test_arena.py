@@ -260,6 +260,16 @@ def test_a_policy_enters_again_and_is_verified(folder):
     _tampered_with(place)
 
 
+@pytest.mark.slow
+def test_an_entry_is_verified_against_the_tasks_own_optimum(folder):
+    # There `optimal` does not offer an LLM to a query twice.
+    done = called("arena", "policy=thompson", "tasks=retries", "seeds=2", "rounds=0.2")
+    assert done.returncode == 0, done.stderr
+    fine = called("arena", "verify", folder / "arena" / "thompson", "samples=1")
+    assert fine.returncode == 0, fine.stderr
+    assert fine.stdout.count("run again, the same to the last bit") == 1
+
+
 def _tampered_with(place):
     """Refuse a table, rows and arrays that do not follow from one another."""
     table = place / "table.csv"
