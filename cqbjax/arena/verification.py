@@ -185,7 +185,7 @@ def _run_anonymised(
     order = tuple(int(one) for one in np.roll(np.arange(number), places))
     masked = MaskedKeys(policy=policy, mask=run_mask(int(rng.integers(2**20))))
     run = build_spec(
-        ready.policies | {sample.label: masked}, permute_servers(source, order),
+        {**ready.policies, sample.label: masked}, permute_servers(source, order),
         config.arrival_rate, seeds.tolist(), config.horizon, config.K, config.record_every,
         config.capacity,
     )  # fmt: skip

@@ -81,8 +81,8 @@ def draw_tie(key: Array, schedule: queueing.Schedule | Array) -> Array:
 
     Of queries that arrived in the same round, `oldest` serves the one in the lowest slot.
     """
-    schedule = option_index(queueing.Schedule, schedule, "schedule")
-    return jnp.where(schedule == queueing.OLDEST, 0.0, rng.uniform(key, rng.Stream.QUERY))
+    number = option_index(queueing.Schedule, schedule, "schedule")
+    return jnp.where(number == queueing.OLDEST, 0.0, rng.uniform(key, rng.Stream.QUERY))
 
 
 def draw_assortment(key: Array, observation: Observation) -> Array:

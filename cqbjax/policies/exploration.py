@@ -31,13 +31,13 @@ def draw_exploration(
         c1: exploration constant.
         explore_rounds: tau, in rounds.
     """
-    kind = option_index(Exploration, kind, "exploration")
+    number = option_index(Exploration, kind, "exploration")
     decaying = jnp.minimum(1.0, c1 / jnp.sqrt(since.astype(float)))
     run_length = observation.run_length
     root = observation.problem.horizon**-0.5 if run_length is None else run_length.root
     phased = jnp.where(observation.round <= explore_rounds, 1.0, root)
-    wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
-    return wanted & (observation.arrived | (kind == INDEPENDENT)) & (kind != NONE)
+    wanted = uniform < jnp.where(number == PHASED, phased, decaying)
+    return wanted & (observation.arrived | (number == INDEPENDENT)) & (number != NONE)
 
 
 def unrank_turn(key: Array, turn: Array, observation: Observation) -> Array:
