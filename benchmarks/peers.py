@@ -69,7 +69,6 @@ def prepare_lints(case: Case, runs: int) -> Play:
     """Prepare coba's LinTS: a ridge regression an LLM, as in `policies.LinearBandit`."""
     from coba import LinTSLearner, SequentialCB
 
-    del runs
     contexts, evaluator = Contexts(case), SequentialCB(record=["action", "reward"])
     # Its draw of theta has covariance v A^-1; here the deviation is alpha times.
     fields = {"v": ALPHA**2, "features": ["ax"]}
@@ -116,7 +115,6 @@ def prepare_scan(case: Case, runs: int) -> Play:
 
 def prepare_loop(case: Case, runs: int) -> Play:
     """Prepare ACQB in a NumPy loop."""
-    del runs
     run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, case.horizon)
     return lambda: numpy_loop.play(*run)
 

@@ -218,7 +218,6 @@ class IdlePolicy:
 
     def select(self, key: jax.Array, state: Any, seen: Any) -> Action:
         """Take the first slot and servers."""
-        del key, state
         return blank_action(seen.problem.assortment_size, False)
 
     def update(self, state: Any, *_: Any) -> Any:
@@ -236,7 +235,6 @@ def _sample(problem: Problem, posterior: Any, theta: jax.Array, normal: jax.Arra
 
 
 def _score(problem: Problem, features: jax.Array, drawn: jax.Array) -> State:
-    del problem
     return {"optimistic": block_belief.largest_inner(features, drawn)}
 
 

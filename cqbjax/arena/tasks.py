@@ -218,5 +218,4 @@ def _compute_key(config: ComposedConfig, composer: Composer, cache: dict[str, An
         grid.compose(config), config, {}
     )
     ready = study_types.prepare_point(point, factory)
-    key: CacheKey = ready.study_type.cache_key(ready)
-    return key
+    return ready.study_type.cache_key(ready)

@@ -113,8 +113,7 @@ class Carry(NamedTuple):
     @property
     def length(self) -> Array:
         """[] int32 Q(t), read from its recorder: a second copy would cost time every round."""
-        length: Array = self.recorded[QueueLength.name]
-        return length
+        return self.recorded[QueueLength.name]
 
 
 def start(

@@ -259,8 +259,7 @@ class Scenario:
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the source's workload."""
-        workload: Workload = self.source.draw_workload(key, arrival_rate, problem)
-        return workload
+        return self.source.draw_workload(key, arrival_rate, problem)
 
     def draw_dynamics(self, key: Array, problem: Problem) -> Dynamics | None:
         """Draw the random numbers of all models; return None without models (the paper)."""
@@ -283,8 +282,7 @@ class Scenario:
 
 def base_source(source: Source) -> Source:
     """Return a source without its user and service models."""
-    inner: Source = source.source if isinstance(source, Scenario) else source
-    return inner
+    return source.source if isinstance(source, Scenario) else source
 
 
 def models_of(source: Source) -> tuple[UserModel | ServiceModel, ...]:

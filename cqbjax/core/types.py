@@ -327,8 +327,7 @@ class Policy(Protocol):
 
 def read_needs(policy: Any) -> Needs:
     """Return the needs of a policy, or the defaults if it does not declare them."""
-    needs: Needs = getattr(policy, "needs", Needs())
-    return needs
+    return getattr(policy, "needs", Needs())
 
 
 class Wrapper:

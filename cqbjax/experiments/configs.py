@@ -118,8 +118,7 @@ class Template:
 
     def load_plain(self) -> Config:
         """Return a new copy of the values, with interpolations as text."""
-        plain: Config = pickle.loads(self._pickled_plain)
-        return plain
+        return pickle.loads(self._pickled_plain)
 
     def with_values(self, values: Mapping[str, Any]) -> ComposedConfig:
         """Return the resolved configuration with some values set: `a.b.c` -> value.

@@ -45,7 +45,6 @@ class OfflineValue(StudyType):
         self, points: Sequence[GridPoint], config: ComposedConfig, swept: Mapping[str, Any]
     ) -> list[GridPoint]:
         """Return a point for each combination of the source's lists, with the first of others."""
-        del points
         keys = [key for key in config.get("grid") or () if not key.startswith("source.")]
         config = config.with_values({key: to_list(select(config, key))[0] for key in keys})
         config["grid"] = [key for key in config.get("grid") or () if key not in keys]
@@ -85,14 +84,12 @@ class OfflineValue(StudyType):
 
     def count_rounds(self, prepared: PreparedPoint) -> int:
         """Return 0: no round is simulated."""
-        del prepared
         return 0
 
     def divide(
         self, prepared: Sequence[PreparedPoint], min_shards: int = 1
     ) -> list[list[PreparedPoint]]:
         """Divide points one by one: their fits are cached elsewhere."""
-        del min_shards
         return [[one] for one in prepared]
 
     def measure(self, prepared: PreparedPoint, progress: Reporter) -> xr.Dataset:

@@ -111,7 +111,6 @@ class Sensitivity(Sweep):
 
         Other constants vary only at the preset's rho.
         """
-        del config, swept
         composed = []
         for point in points:
             preset = read_preset(point.config, point.config.K)

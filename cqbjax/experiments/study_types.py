@@ -106,7 +106,6 @@ class StudyType:
         Raises:
             ValueError: a key has a value that is not allowed.
         """
-        del config, swept
         return list(points)
 
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
@@ -145,14 +144,12 @@ class StudyType:
             left: the points to run, each with the policies that will run.
             progress: receives the current activity.
         """
-        del progress
         return [
             Estimate(f"{one.point.name}: {self.count_rounds(one):,} rounds", 0, 0) for one in left
         ]
 
     def count_bytes(self, prepared: PreparedPoint) -> int:
         """Return the bytes of a point's arrays, 0 if they are not known before it runs."""
-        del prepared
         return 0
 
     def divide(
@@ -164,7 +161,6 @@ class StudyType:
             points: each with the policies that will run.
             min_shards: as many shards as possible up to this number.
         """
-        del min_shards
         return [
             [one._replace(policies={label: policy})]
             for one in points for label, policy in one.policies.items()
@@ -183,7 +179,6 @@ class StudyType:
         Returns:
             A dataset for each point, with the experiment and its source as attributes.
         """
-        del resume
         return [
             self.measure(one, progress).assign_attrs(
                 experiment=one.point.config.name, K=one.point.config.K, **study.describe_source(one)
@@ -207,7 +202,6 @@ class StudyType:
 
     def describe_tuning(self, prepared: PreparedPoint) -> dict[str, Any]:
         """Return the settings that were tuned before a point ran, by label, for its manifest."""
-        del prepared
         return {}
 
     def select_rounds(self, config: Config, panels: int) -> list[int] | None:
@@ -217,7 +211,6 @@ class StudyType:
             config: configuration of the study.
             panels: number of points and arrival rates.
         """
-        del config, panels
         return None
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:

@@ -109,7 +109,6 @@ class ReplaySource:
 
         Fewer conversations left rank higher, so that the optimal policy is the clairvoyant one.
         """
-        del arrival_rate
         rows = jnp.arange(problem.num_rows, dtype=jnp.int32)
         # The last conversation of a chain satisfies, and its next row is not used.
         logged = LoggedOutcomes(self.left == 1, jnp.minimum(rows + 1, problem.num_rows - 1))
@@ -118,7 +117,6 @@ class ReplaySource:
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Return the number of arrivals in each round: [T] int32."""
-        del arrival_rate
         return self.counts[self._find_run(key), :horizon]
 
     def _find_run(self, key: Array) -> Array:

@@ -44,7 +44,6 @@ class RankedSchedule:
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Select the query of the lowest rank."""
-        del state
         queue = observation.queue
         entered = queue.entry_rounds if self.order is None else self.order[observation.prompts]
         assert entered is not None, "without an order the policy needs entry_rounds"

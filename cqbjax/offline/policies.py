@@ -63,7 +63,6 @@ class TrainedRouter:
 
     def check(self, problem: Problem) -> None:
         """Raise a `ValueError` for an unknown option, or a posterior without log-odds."""
-        del problem
         check_options(self)
         check_precision(self.precision)
         if self.retry in ("posterior", "recall") and not is_on_departures(self.router):

@@ -123,5 +123,4 @@ def draw_log_gammas(key: Array, first: Array, second: Array) -> Array:
     the rejection sampler for both compiles and runs faster.
     """
     keys = rng.batchable_key(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
-    drawn: Array = jax.vmap(jax.random.loggamma)(keys, jnp.stack([first, second]))
-    return drawn
+    return jax.vmap(jax.random.loggamma)(keys, jnp.stack([first, second]))

@@ -383,8 +383,7 @@ def newest_policies(entries: Sequence[IndexEntry]) -> dict[str, str]:
 
 
 def _find_policy_key(one: IndexEntry, label: str) -> str | None:
-    key: str | None = one.manifest["policies"].get(label)
-    return key
+    return one.manifest["policies"].get(label)
 
 
 def covering(

@@ -212,5 +212,4 @@ class ArrivalWrapper(SourceWrapper):
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw the arrivals of the process: [T]."""
-        arrivals: Array = self.process.draw_arrivals(key, arrival_rate, horizon)
-        return arrivals
+        return self.process.draw_arrivals(key, arrival_rate, horizon)

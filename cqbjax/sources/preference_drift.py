@@ -23,8 +23,7 @@ class SourceWrapper:
 
     def problem(self, K: int, horizon: int) -> Problem:
         """Return the shapes of the source within."""
-        problem: Problem = self.source.problem(K, horizon)
-        return problem
+        return self.source.problem(K, horizon)
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the uniform service rate of the source within."""

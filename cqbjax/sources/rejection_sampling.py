@@ -57,8 +57,7 @@ def draw_accepted(
     like = jax.eval_shape(lambda: (draw(zero), utilities(draw(zero))))
     tables = tuple(jnp.zeros((horizon, *one.shape[1:]), one.dtype) for one in like)
     parts = jnp.minimum(-(-until.rounds // PART), horizon // PART)
-    both: tuple[Array, Array] = jax.lax.fori_loop(0, parts, more, (tables, begin))[0]
-    return both
+    return jax.lax.fori_loop(0, parts, more, (tables, begin))[0]
 
 
 def _select_accepted(
@@ -93,8 +92,7 @@ def _select_accepted(
         return jnp.where(fresh, rows, table), rank[-1], start + blocks, (filled, start)
 
     def short(carry: Any) -> Array:
-        few: Array = carry[1] < last
-        return few
+        return carry[1] < last
 
     drawn = jax.lax.while_loop(short, more, (jnp.zeros((count, *one)), *begin, begin))
     return drawn[0], drawn[3]

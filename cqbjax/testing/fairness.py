@@ -97,8 +97,7 @@ class MaskedKeys(Wrapper):
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
         """Let the policy within decide, with another key."""
-        action: Action = self.policy.select(jax.random.fold_in(key, self.mask), state, observation)
-        return action
+        return self.policy.select(jax.random.fold_in(key, self.mask), state, observation)
 
     def update(
         self, state: Any, observation: Observation, action: Action, feedback: Feedback

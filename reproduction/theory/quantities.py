@@ -156,7 +156,6 @@ def _run_eigenvalues(
     slots: int,
 ) -> EigenvalueRecords:
     """Sum x x' over one run."""
-    del rate
     contexts = instance.workload.contexts
 
     def step(both: Any, round_: Array) -> tuple[Any, None]:

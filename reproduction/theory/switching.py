@@ -143,7 +143,6 @@ def _run_path(
     policy: Policy, instance: simulate.Instance, rate: Array, problem: Problem, capacity: int
 ) -> SwitchingQueues:
     """Run the switching queues of one sample path."""
-    del rate
     horizon, optimal = problem.horizon, OptimalPolicy()
     numbers = jnp.arange(horizon + 1)
     best = mnl.best_score(instance.workload.utilities, problem.assortment_size)

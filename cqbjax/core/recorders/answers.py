@@ -112,7 +112,6 @@ class TrafficShare(Recorder):
 
     def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
         """Return each server's share if there are at most `MAX_SUMMARIES` servers."""
-        del horizon
         if stored.shape[-1] > MAX_SUMMARIES:
             return {}
         return {

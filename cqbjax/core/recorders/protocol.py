@@ -117,7 +117,6 @@ class Recorder(abc.ABC):
 
     def start(self, problem: Problem) -> Any:
         """Return the state before round 1, a tree of arrays; by default an int32 zero."""
-        del problem
         return jnp.zeros((), jnp.int32)
 
     @abc.abstractmethod
@@ -126,8 +125,7 @@ class Recorder(abc.ABC):
 
     def read(self, state: Any) -> Array:
         """Return the array to store, with dimensions `dims`; by default this is the state."""
-        stored: Array = state
-        return stored
+        return state
 
     def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
         """Return summaries by name, computed from the stored array [..., *dims]."""
@@ -150,7 +148,6 @@ class SumRecorder(Recorder):
 
     def start(self, problem: Problem) -> Sums:
         """Return zero sums."""
-        del problem
         return jnp.zeros(self.num_terms), jnp.zeros(self.num_terms)
 
     def update(self, state: Sums, round_: Round) -> Sums:

@@ -19,7 +19,6 @@ class QueueLength(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Store the current length."""
-        del state
         return round_.length
 
 
@@ -52,7 +51,6 @@ class Regret(Recorder):
 
     def start(self, problem: Problem) -> Sums:
         """Return an empty compensated sum."""
-        del problem
         return jnp.zeros(()), jnp.zeros(())
 
     def update(self, state: Sums, round_: Round) -> Sums:
@@ -106,7 +104,6 @@ class QueriesInService(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Store the current number."""
-        del state
         return in_service(round_)
 
 
@@ -118,7 +115,6 @@ class OrbitSize(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Store the current number."""
-        del state
         present = jnp.sum(round_.after.arrived > 0, dtype=jnp.int32)
         return present - round_.length - in_service(round_)
 

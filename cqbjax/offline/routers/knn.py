@@ -206,7 +206,6 @@ class Carrot:
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Carrot":
         """Fix both k of least squared error."""
-        del rho
         split = split.sort_rows()
         grids = (split.performance, self.grid), (split.cost, self.cost_grid or self.grid)
         k, k_cost = (

@@ -83,7 +83,6 @@ class Logistic:
         Raises:
             ValueError: If departures are not known.
         """
-        del rho
         x, departure = split.embeddings, split.departure
         if departure is None:
             raise ValueError("the offline split has no departure probabilities to learn from.")

@@ -45,7 +45,6 @@ class MLP:
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "MLP":
         """Fix the hidden layers of least squared error of performance."""
-        del rho
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
 

@@ -184,7 +184,6 @@ class RouterDC:
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "RouterDC":
         """Return the router: the authors tune nothing."""
-        del split, rho, seed
         return self
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:

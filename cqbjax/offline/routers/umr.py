@@ -61,7 +61,6 @@ class UMR:
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "UMR":
         """Fix the number of clusters of least squared error of performance."""
-        del rho
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
 

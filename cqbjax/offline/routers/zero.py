@@ -16,7 +16,6 @@ class Zero:
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Zero":
         """Return the router: it has no hyper-parameter."""
-        del split, rho, seed
         return self
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
