@@ -12,14 +12,7 @@ from cqbjax.core import contract, queueing, recorders
 from cqbjax.core.instances import Instance
 from cqbjax.core.recorders import STANDARD, QueueLength, Recorder
 from cqbjax.core.scenario import Dynamics
-from cqbjax.core.types import (
-    Action,
-    Policy,
-    Problem,
-    Queue,
-    blank_action,
-    read_needs,
-)
+from cqbjax.core.types import Action, Policy, Problem, Queue, blank_action, read_needs
 
 # A round that never comes.
 NEVER = np.iinfo(np.int32).max

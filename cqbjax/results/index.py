@@ -19,13 +19,7 @@ from cqbjax.core.inputs import round_fraction
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import files
 from cqbjax.results.files import ENDING, FormatError
-from cqbjax.results.points import (
-    Manifest,
-    ResultError,
-    StoredPoint,
-    select_runs,
-    shape_of,
-)
+from cqbjax.results.points import Manifest, ResultError, StoredPoint, select_runs, shape_of
 
 # Manifest key: larger than that of all computations that were in the folder before.
 ORDER = "order"

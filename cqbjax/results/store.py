@@ -19,12 +19,7 @@ from cqbjax.core.inputs import is_number
 from cqbjax.results import files
 from cqbjax.results.files import ENDING, FORMAT
 from cqbjax.results.index import IndexEntry, ResultIndex, covering, newest_policies, read_entries
-from cqbjax.results.points import (
-    VARIABLES,
-    ResultError,
-    StoredPoint,
-    join_parts,
-)
+from cqbjax.results.points import VARIABLES, ResultError, StoredPoint, join_parts
 from cqbjax.results.summaries import combine_points
 
 __all__ = [

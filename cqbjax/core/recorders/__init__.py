@@ -15,12 +15,7 @@ from cqbjax.core.recorders.queue import (
     QueueLength,
     Regret,
 )
-from cqbjax.core.recorders.users import (
-    AbandonmentShare,
-    AttemptsPerQuery,
-    Fairness,
-    TimeInSystem,
-)
+from cqbjax.core.recorders.users import AbandonmentShare, AttemptsPerQuery, Fairness, TimeInSystem
 from cqbjax.core.types import Problem
 
 __all__ = [

@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cqbjax.offline.routers.base import (
-    Floats,
-    Indices,
-    OfflineSplit,
-    ScoringRouter,
-    cross_validate,
-)
+from cqbjax.offline.routers.base import Floats, Indices, OfflineSplit, ScoringRouter, cross_validate
 
 RIDGES = (0.3, 1.0, 3.0, 10.0)
 MOST_STEPS = 500

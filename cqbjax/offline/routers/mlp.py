@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cqbjax.offline.routers.base import (
-    Floats,
-    Indices,
-    OfflineSplit,
-    ScoringRouter,
-    cross_validate,
-)
+from cqbjax.offline.routers.base import Floats, Indices, OfflineSplit, ScoringRouter, cross_validate
 
 
 @dataclass(frozen=True)
