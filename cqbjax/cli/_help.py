@@ -46,10 +46,8 @@ def format_help(command: str, folder: Path) -> str:
             names = ", ".join(key for indent, key, _ in keys if not indent)
             lines.append(textwrap.fill(f"{heading[1]}: {names}", WIDTH, subsequent_indent="    "))
         elif keys:
-            lines += [_format_key(*key) for key in keys]
+            for indent, key, comment in keys:
+                line = f"  {indent}{key:<23} {comment}"
+                lines.append(textwrap.fill(line, WIDTH, subsequent_indent=" " * 8))
     lines.append(f"All keys with their comments: {folder / 'config.yaml'}")
     return "\n".join(lines)
-
-
-def _format_key(indent: str, key: str, comment: str) -> str:
-    return textwrap.fill(f"  {indent}{key:<23} {comment}", WIDTH, subsequent_indent=" " * 8)

@@ -1,5 +1,6 @@
 """Checks of values that a user gives; importing this module is fast."""
 
+import dataclasses
 import difflib
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,7 @@ def read_when(**conditions: Condition) -> Callable[[Target], Target]:
     return declare
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class TableNames:
     """Names of a table's rows and columns.
 
@@ -99,17 +101,9 @@ class TableNames:
         where: the file or dataset that has them.
     """
 
-    def __init__(self, prompts: Sequence[str], servers: Sequence[str], where: str) -> None:
-        """Store the names."""
-        self.prompts, self.servers, self.where = tuple(prompts), tuple(servers), where
-
-    def __eq__(self, other: object) -> bool:
-        """Return True for any names."""
-        return isinstance(other, TableNames)
-
-    def __hash__(self) -> int:
-        """Return the same hash for all instances."""
-        return 0
+    prompts: Sequence[str] = dataclasses.field(compare=False)
+    servers: Sequence[str] = dataclasses.field(compare=False)
+    where: str = dataclasses.field(compare=False)
 
     def __repr__(self) -> str:
         """Return the same text for all instances, since the text of a pytree is hashed."""

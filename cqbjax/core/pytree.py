@@ -52,12 +52,22 @@ def pytree(cls: type[T]) -> type[T]:
     """Turn a class into a frozen keyword-only dataclass and register it as a pytree.
 
     Fields declared with `static` belong to the tree's structure; every other field is a leaf (or a
-    subtree), so that it can be traced, batched by `vmap` and changed without recompiling.
+    subtree), so that it can be traced, batched by `vmap` and changed without recompiling. A list in
+    a field of `Numbers` becomes an array before the class's `__post_init__`.
     """
+    check: Any = getattr(cls, "__post_init__", None)
+
+    def post_init(tree: Any) -> None:
+        convert_lists(tree, *numbers)
+        if check:
+            check(tree)
+
+    cls.__post_init__ = post_init  # type: ignore[attr-defined]
     made: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     fields = dataclasses.fields(made)
     static_names = [field.name for field in fields if field.metadata.get("static")]
     names = [field.name for field in fields if field.name not in static_names]
+    numbers = [one.name for one in fields if {*get_args(Numbers)} <= {*get_args(one.type)}]
     words = {field.name for field in fields if field.metadata.get("option")}
 
     literals = functools.partial(_literals, made)
@@ -129,7 +139,7 @@ def _array_dtype(leaf: Any) -> Any:
 
 
 def convert_lists(tree: Any, *names: str) -> None:
-    """Convert fields that were given as lists to arrays, in a class's `__post_init__`.
+    """Convert fields that were given as lists to arrays.
 
     A list would be a tree of numbers, each a separate argument of the program. An empty list
     becomes None if None is the field's default, so that a configuration can write [] for None.

@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core.inputs import Condition, read_when
-from cqbjax.core.pytree import Numbers, convert_lists, pytree
+from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 
@@ -43,10 +43,6 @@ class Outages(ServiceModel):
     period: Array | float | None = None
     down_from: Numbers | None = None
     down_rounds: Numbers | None = None
-
-    def __post_init__(self) -> None:
-        """Turn lists into arrays, empty ones into None."""
-        convert_lists(self, "servers", "since", "until", "down_from", "down_rounds")
 
     def check(self, problem: Problem) -> None:
         """Validate the share, the length and the servers.

@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core.inputs import Condition, read_when
-from cqbjax.core.pytree import Numbers, convert_lists, pytree
+from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 
@@ -32,10 +32,6 @@ class Prices(ServiceModel):
     spread: Array | float = 0.0
 
     neutral = True
-
-    def __post_init__(self) -> None:
-        """Turn lists into arrays, empty ones into None."""
-        convert_lists(self, "factors")
 
     def check(self, problem: Problem) -> None:
         """Validate the factors, and that the source's answers have prices.

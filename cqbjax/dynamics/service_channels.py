@@ -10,7 +10,7 @@ from jax import Array
 
 from cqbjax.core import linalg
 from cqbjax.core.inputs import TableNames, join_positions
-from cqbjax.core.pytree import Numbers, check_options, convert_lists, pytree, static
+from cqbjax.core.pytree import Numbers, check_options, pytree, static
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 from cqbjax.dynamics.users import MAX_ROUNDS, draw_geometric
@@ -70,10 +70,6 @@ class ServiceTimes(ServiceModel):
     names: TableNames | None = static(default=None)
 
     multi_round = True
-
-    def __post_init__(self) -> None:
-        """Turn lists into arrays."""
-        convert_lists(self, "rounds")
 
     def join_names(self, names: TableNames | None) -> Self:
         """Return the service times with rows and columns in the source's order.

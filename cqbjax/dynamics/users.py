@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core.inputs import Condition, read_when
-from cqbjax.core.pytree import Numbers, convert_lists, pytree
+from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import PAPER_REACTION, Reaction, UserModel
 from cqbjax.core.types import Problem
 
@@ -36,10 +36,6 @@ class Orbit(UserModel):
 
     return_rate: Array | float = 0.1
     delays: Numbers | None = None
-
-    def __post_init__(self) -> None:
-        """Turn lists into arrays."""
-        convert_lists(self, "delays")
 
     def check(self, problem: Problem) -> None:
         """Validate the probability and the delays.

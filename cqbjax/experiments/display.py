@@ -100,7 +100,8 @@ def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
     from cqbjax.results.metrics import find_recorded, list_panels
 
     drawn = [_select_policies(point, config.figure_policies) for point in points]
-    if fits_panels(points):
+    fits_panels = sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
+    if fits_panels:
         panels = [name for name in list_panels(drawn, config) if name not in users.ELSEWHERE]
         figure = draw_curves(drawn, panels, config.spread)
     else:
@@ -108,7 +109,7 @@ def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
     main = OutputTable(
         build_table(points, config), config.title or config.name, recorded=find_recorded(points)
     )
-    others = dict(users.draw_user_figures(drawn, fits_panels(points), config.spread))
+    others = dict(users.draw_user_figures(drawn, fits_panels, config.spread))
     return StudyOutput({"": main}, {"": figure, **others})
 
 
@@ -123,11 +124,6 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     reference = {"reference": config.compared} if config.get("compared") else {}
     made: Any = getattr(tables, f"{config.table}_table")
     return made(points, rounds, **reference)
-
-
-def fits_panels(points: Sequence[xr.Dataset]) -> bool:
-    """Return whether points are few enough for a panel each."""
-    return sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
 
 
 def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:

@@ -189,7 +189,8 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
         resolved = config.with_values(combination)
         point = Config(resolved)
         point.pop("grid", None)
-        _raise_first(error for path, error in resolved.errors.items() if path[0] != "policy")
+        for error in (e for path, e in resolved.errors.items() if path[0] != "policy"):
+            raise error
         validation.validate_keys(point)
         point.arrival_rate = list_rates(point)
         left_out = find_left_out(point)
@@ -198,7 +199,8 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
         if not point.policy:
             reasons = ", ".join(f"{label} ({reason})" for label, reason in left_out.items())
             raise ValueError(f"policy names only what does not run at K={point.K}: {reasons}")
-        _raise_first(error for path, error in resolved.errors.items() if path[1] in point.policy)
+        for error in (e for path, e in resolved.errors.items() if path[1] in point.policy):
+            raise error
         set_policy_choices(point)
         coordinates = {key: validation.to_coordinate(one) for key, one in combination.items()}
         # A point has one study type, so `kind.` adds nothing to a key.
@@ -211,11 +213,6 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
         name = _shorten_name(stored) or f"K={point.K}"
         points.append(GridPoint(name, point, stored, left_out, dimensions=format_words(dimensions)))
     return points
-
-
-def _raise_first(errors: Iterable[Exception]) -> None:
-    for error in errors:
-        raise error
 
 
 def _list_values(config: Config) -> dict[str, list[Any]]:

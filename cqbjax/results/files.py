@@ -131,6 +131,7 @@ def _read_description(path: Path) -> dict[str, Any]:
             f"{path} is damaged: its arrays do not have {description['bytes']:,} bytes; run the "
             "point again, or move the file away."
         )
+    description["points"] = [{**description["common"], **one} for one in description["points"]]
     return description
 
 
@@ -140,11 +141,7 @@ def read_manifests(path: Path) -> list[Manifest]:
     Raises:
         ResultError: the file is missing, damaged or not a result.
     """
-    return _manifests(_read_description(path))
-
-
-def _manifests(description: Mapping[str, Any]) -> list[Manifest]:
-    return [{**description["common"], **one} for one in description["points"]]
+    return _read_description(path)["points"]
 
 
 def _read_arrays(path: Path, description: Mapping[str, Any]) -> bytes:
@@ -173,7 +170,7 @@ def read_file(
         ResultError: the file is missing, damaged or not a result.
     """
     description = _read_description(path)
-    manifests, arrays = _manifests(description), _read_arrays(path, description)
+    manifests, arrays = description["points"], _read_arrays(path, description)
     try:
         with xr.open_dataset(io.BytesIO(arrays), engine="h5netcdf") as opened:
             whole = (opened if rounds is None else _select_rounds(opened, rounds)).load()

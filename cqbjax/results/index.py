@@ -96,12 +96,14 @@ class ResultIndex:
     """Index of the points in files, read from their descriptions only.
 
     Attributes:
+        folder: the first path, to which new files are written.
         manifests: file -> the manifests of its points.
         unreadable: file -> the error of reading it.
     """
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
+        self.folder = next(iter(paths), Path())
         self._states: dict[Path, tuple[int, int, int]] = {}
         self.manifests: dict[Path, list[Manifest]] = {}
         self.unreadable: dict[Path, ResultError] = {}
@@ -156,11 +158,6 @@ class ResultIndex:
                 keys = self._points.setdefault((one.file.parent, one.manifest["point"]), {})
                 keys.setdefault(one.manifest["key"], []).append(one)
 
-    @property
-    def folder(self) -> Path:
-        """The first path, to which new files are written."""
-        return self._paths[0]
-
     def _stored(self, name: str, key: str) -> list[IndexEntry]:
         return self._points.get((self.folder, name), {}).get(key, [])
 
@@ -168,9 +165,8 @@ class ResultIndex:
         """Return label -> missing cells, for policies that lack any."""
         entries, lacking = self._stored(asked.name, asked.key.point), dict[str, list[Cell]]()
         for label, key in asked.key.policies.items():
-            stored = {
-                c for one in entries if _find_policy_key(one, label) == key for c in one.cells
-            }
+            own = [one for one in entries if one.manifest["policies"].get(label) == key]
+            stored = {cell for one in own for cell in one.cells}
             if left := [cell for cell in asked.cells if cell not in stored]:
                 lacking[label] = left
         return lacking
@@ -190,7 +186,7 @@ class ResultIndex:
         entries = self._stored(asked.name, asked.key.point)
         return [
             label for label, key in asked.key.policies.items()
-            if any(_find_policy_key(one, label) not in (None, key) for one in entries)
+            if any(one.manifest["policies"].get(label) not in (None, key) for one in entries)
         ]  # fmt: skip
 
     def read(
@@ -376,10 +372,6 @@ def newest_policies(entries: Sequence[IndexEntry]) -> dict[str, str]:
     return policies
 
 
-def _find_policy_key(one: IndexEntry, label: str) -> str | None:
-    return one.manifest["policies"].get(label)
-
-
 def covering(
     entries: Sequence[IndexEntry], policies: Mapping[str, str], cells: set[Cell]
 ) -> list[IndexEntry]:
@@ -389,9 +381,8 @@ def covering(
         return list(entries[:1])
     for one in entries:
         held = set(one.cells)
-        own = [
-            x for x, key in policies.items() if _find_policy_key(one, x) == key and left[x] & held
-        ]
+        stored = one.manifest["policies"]
+        own = [x for x, key in policies.items() if stored.get(x) == key and left[x] & held]
         for label in own:
             left[label] -= held
         if own:

@@ -6,6 +6,7 @@ user-defined recorder needs no entry here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import xarray as xr
@@ -43,26 +44,21 @@ class Metric(NamedTuple):
         return self.symbol or ", ".join(filter(None, (self.long_name, self.units)))
 
 
-def read_array(name: str) -> Callable[[xr.Dataset], xr.DataArray]:
-    """Return a function that reads a stored array of a point."""
-    return lambda point: point[name]
-
-
 # Metrics of the arrays that every point has.
 STANDARD = {
     "gap": Metric(queue_regret, "Queue length regret", "queries", "less", "Q - Q*, queries"),
     "queue_length": Metric(
-        read_array("queue_length"), "Queue length", "queries", "less", "Q, queries"
+        itemgetter("queue_length"), "Queue length", "queries", "less", "Q, queries"
     ),
     "regret": Metric(
-        read_array("regret"),
+        itemgetter("regret"),
         "Cumulative regret",
         "expected departures",
         "less",
         "cumulative regret",
     ),
     "throughput": Metric(throughput, "throughput", "queries a round", "more"),
-    "explored": Metric(read_array("explored"), "explored rounds"),
+    "explored": Metric(itemgetter("explored"), "explored rounds"),
 }
 
 
@@ -70,7 +66,7 @@ def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
     """Return the metrics of user-defined and optional recorders."""
     return {
         str(name): Metric(
-            read_array(str(name)), _describe_array(str(name), array, point),
+            itemgetter(str(name)), _describe_array(str(name), array, point),
             str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
             of_run="round" not in array.dims, share=array.attrs.get("units") == "",
         )

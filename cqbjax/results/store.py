@@ -159,10 +159,8 @@ def stored_points(
     if not newest:
         raise ResultError(f"no result with key {key} under {path}: `cqbjax stored` lists all")
 
-    def place(name: tuple[str, Any]) -> Any:
-        return newest[name][0].file.parent, _natural(name[0])
-
-    chosen = [_needed(newest[name]) for name in sorted(newest, key=place)]
+    ordered = sorted(newest, key=lambda name: (newest[name][0].file.parent, _natural(name[0])))
+    chosen = [_needed(newest[name]) for name in ordered]
     return [point for parts in read_entries(chosen, rounds) for point in join_parts(parts)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import Numbers, convert_lists, pytree, static
+from cqbjax.core.pytree import Numbers, pytree, static
 from cqbjax.core.types import Problem, Workload
 from cqbjax.sources.preference_drift import SourceWrapper
 
@@ -74,8 +74,7 @@ class BatchArrivals:
     sizes: Numbers | None = None
 
     def __post_init__(self) -> None:
-        """Turn lists into arrays; the length of `sizes` is A."""
-        convert_lists(self, "sizes")
+        """Read A from the length of `sizes`."""
         if self.sizes is not None and np.ndim(self.sizes) == 1:
             object.__setattr__(self, "most", int(np.shape(self.sizes)[0]))
 

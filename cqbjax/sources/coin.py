@@ -8,7 +8,7 @@ from jax import Array
 
 from cqbjax.core import rng
 from cqbjax.core.inputs import Condition, read_when
-from cqbjax.core.pytree import Numbers, convert_lists, pytree, static
+from cqbjax.core.pytree import Numbers, pytree, static
 from cqbjax.core.types import Problem, Workload
 
 
@@ -31,10 +31,6 @@ class Coin:
     classes: Numbers | None = None
     shares: Numbers | None = None
     num_servers: int = static(default=2)
-
-    def __post_init__(self) -> None:
-        """Turn lists into arrays, empty ones into None."""
-        convert_lists(self, "classes", "shares")
 
     @property
     def _chances(self) -> Any:

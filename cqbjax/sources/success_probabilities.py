@@ -5,7 +5,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl
-from cqbjax.core.pytree import Numbers, convert_lists, pytree
+from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.types import Problem, Workload
 from cqbjax.sources.coin import draw_classes
 
@@ -31,10 +31,6 @@ class SuccessProbabilities:
 
     matrix: Numbers
     weights: Numbers | None = None
-
-    def __post_init__(self) -> None:
-        """Turn lists into arrays, empty ones into None."""
-        convert_lists(self, "matrix", "weights")
 
     def problem(self, K: int, horizon: int) -> Problem:
         """Return the shapes: the table has one row per kind, with a unit vector as context.

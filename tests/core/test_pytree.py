@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cqbjax.core import pytree
-from cqbjax.core.pytree import Numbers, check_options, convert_lists, option, signature_of, static
+from cqbjax.core.pytree import Numbers, check_options, option, signature_of, static
 
 Rule = Literal["first", "last"]
 
@@ -22,9 +22,6 @@ class Mine:
     rule: Rule | Any = option(default="first")
     size: int = static(default=3)
     table: Numbers | None = None
-
-    def __post_init__(self) -> None:
-        convert_lists(self, "table")
 
 
 def test_the_kind_of_arrays_is_told_without_making_them():
