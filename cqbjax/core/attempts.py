@@ -159,7 +159,7 @@ class AttemptRunner(NamedTuple):
         number = None if problem.channels == 1 else (round_ - 1) * problem.channels + channel + 1
         multi_round = self.carry.dynamics is not None and self.carry.dynamics.attempts is not None
         if pending is not None or multi_round:
-            query = queueing.slot_entry(self.carry.queue, feedback.action.slot)
+            query = jax.tree.map(lambda leaf: leaf[feedback.action.slot], self.carry.queue)
             feedback = feedback._replace(query=query)
             if pending is not None:
                 # Replace the oldest pending feedback, which is due now, by the new one.

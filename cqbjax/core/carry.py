@@ -168,6 +168,7 @@ def _start_dynamics(
         free = Attempt(action, utilities, zero, false, zero, answered)
         attempts = free if problem.channels == 1 else repeat(free, problem.channels)
     if dynamics.delay > 0:
-        empty = PendingFeedback(queueing.slot_entry(queue, zero), action, zero, false)
+        first = jax.tree.map(lambda leaf: leaf[0], queue)
+        empty = PendingFeedback(first, action, zero, false)
         pending = repeat(empty, dynamics.delay, problem.channels)
     return DynamicsState(zeros, None if dynamics.patience is None else zeros, attempts, pending)

@@ -51,11 +51,6 @@ def length(queue: Queue) -> Array:
     return jnp.sum(mark_waiting(queue), dtype=jnp.int32)
 
 
-def slot_entry(queue: Queue, slot: Array) -> Queue:
-    """Return the queue's entry for one slot: leaves [...]."""
-    return jax.tree.map(lambda leaf: leaf[slot], queue)
-
-
 def push(
     queue: Queue, rows: Array, round_: Array, arrives: Array
 ) -> tuple[Queue, Array, Array, Array]:

@@ -257,19 +257,11 @@ def _find_interpolations(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any
 def register_resolvers() -> None:
     """Register the resolvers `tau:rule,T,c1`, `times:a,b`, `half:T,every`, `dataset_title:name`."""
     OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
-    OmegaConf.register_new_resolver("dataset_title", name_dataset, replace=True)
-    OmegaConf.register_new_resolver("times", multiply, replace=True)
+    # A user-defined dataset keeps its name.
+    OmegaConf.register_new_resolver("dataset_title", lambda x: TITLES.get(x, x), replace=True)
+    # To ten digits: `${times:0.7,16}` is 11.2.
+    OmegaConf.register_new_resolver("times", lambda *x: round(math.prod(x), 10), replace=True)
     OmegaConf.register_new_resolver("half", find_half, replace=True)
-
-
-def name_dataset(name: str) -> str:
-    """Return a dataset's name in figures and tables; a user-defined dataset keeps its name."""
-    return TITLES.get(name, name)
-
-
-def multiply(*factors: float) -> float:
-    """Return the product, to ten digits: `${times:0.7,16}` is 11.2."""
-    return round(math.prod(factors), 10)
 
 
 def find_half(horizon: int, every: int | None) -> int:

@@ -257,12 +257,6 @@ def _fold_columns(section: TableSection, width: int) -> list[list[int]]:
     return [[*lead, *some] for some in folded]
 
 
-def _list_setting_columns(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return the attributes of points that are the first columns."""
-    present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
-    return present + [key for key in find_differing(points) if key not in _SETTING]
-
-
 def _name_interval_columns(column: str, metric: str) -> dict[str, tuple[str, str]]:
     """Return the columns of a metric's mean and interval: name -> (metric, statistic)."""
     ends = {f"{column}_{end}": (metric, end) for end in ("low", "high")}
@@ -307,7 +301,9 @@ def _build_table(
     if reference is not None:
         low, high = (pl.col(f"{ahead}_{end}") for end in ("low", "high"))
         wide = wide.with_columns(excludes_zero=(low > 0) | (high < 0))
-    made = add_attributes(drop_point_intervals(wide), points, _list_setting_columns(points))
+    settings = [key for key in _SETTING if any(one.attrs.get(key, "") != "" for one in points)]
+    settings += [key for key in find_differing(points) if key not in _SETTING]
+    made = add_attributes(drop_point_intervals(wide), points, settings)
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
     order = sorted(made.columns[: made.columns.index("policy")], key=OTHERWISE.__contains__)
     return made.sort([*order, rank, pl.col("policy")], nulls_last=True)
