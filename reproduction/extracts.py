@@ -9,6 +9,7 @@ standard deviation between seeds and the number of seeds, from which intervals f
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,6 @@ from cqbjax.results.frame import (
     tabulate_runs,
 )
 from cqbjax.results.metrics import STANDARD, Metric, find_recorded, list_panels
-from cqbjax.results.metrics import read_array as stored_metric
 from cqbjax.results.names import OTHERWISE
 from cqbjax.results.points import StoredPoint
 from cqbjax.results.summaries import join_stand_ins
@@ -146,7 +146,7 @@ def read_all(folder: Path) -> dict[str, Extract]:
 
 def add_metrics(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
     """Return the standard metrics, and those that the notes of an extract describe."""
-    return STANDARD | {name: Metric(stored_metric(name), **words) for name, words in notes.items()}
+    return STANDARD | {name: Metric(itemgetter(name), **words) for name, words in notes.items()}
 
 
 def _describe(one: StoredPoint) -> dict[str, Any]:
