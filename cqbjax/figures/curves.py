@@ -85,8 +85,11 @@ def draw_curves(
             for panel, metric in zip(own, metrics, strict=False):
                 drawn = lines.filter(point=cell.point, arrival_rate=cell.rate, metric=metric)
                 _draw_panel(panel, drawn)
-                name = known[metric].long_name
-                panel.set_ylabel("\n".join(name.rsplit(" ", 1)), **panels.VERBATIM)
+                name, server = known[metric].long_name, known[metric].server
+                words = (
+                    [name.removesuffix(f", {server}"), server] if server else name.rsplit(" ", 1)
+                )
+                panel.set_ylabel("\n".join(words), **panels.VERBATIM)
             title = panels.format_title(settings[cell.point], cell.rate, keys, 84 // blocks)
             panels.write_title(own[0], title)
         for column in axes.T:

@@ -1,6 +1,8 @@
 """Figures written to files: a PNG and a PDF each."""
 
 import io
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +35,8 @@ def save_figure(figure: Figure, stem: str | Path, dots: int = DOTS_PER_INCH) -> 
     stem = Path(stem)
     png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf"))
     # Type 42 keeps the text of a PDF selectable.
-    with _laid_out(figure, dots), matplotlib.rc_context({"pdf.fonttype": 42}):
+    settings: Any = {"pdf.fonttype": 42}
+    with _merge_glyph_warnings(), _laid_out(figure, dots), matplotlib.rc_context(settings):
         write_atomic(png, encode_png(figure, dots))
         buffer = io.BytesIO()
         figure.savefig(buffer, format="pdf", dpi=dots, metadata=PDF_METADATA)
@@ -49,6 +52,27 @@ def encode_png(figure: Figure, dots: int = DOTS_PER_INCH) -> bytes:
     reduced = Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=4)
     reduced.save(buffer, format="PNG", optimize=True, dpi=(dots, dots))
     return buffer.getvalue()
+
+
+@contextmanager
+def _merge_glyph_warnings() -> Iterator[None]:
+    """Warn once of letters that no font has, where Matplotlib warns of each letter in each file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    missing: dict[str, None] = {}  # in the order of their first use
+    for one in caught:
+        if glyph := re.match(r"Glyph (\d+) .*missing from", str(one.message)):
+            missing[chr(int(glyph[1]))] = None
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if missing:
+        warnings.warn(
+            f"figures show boxes in place of {''.join(missing)}: no installed font has these "
+            "letters, install one such as Noto Sans CJK",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 import xarray as xr
+from matplotlib import font_manager
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,6 +27,11 @@ LEGEND_LINES, LINE_HEIGHT = 3, 0.17
 TITLE_LETTERS = 30  # of a title above one of three panels side by side
 # Options of a user-defined text, in which `$` does not begin mathematics.
 VERBATIM: dict[str, Any] = {"parse_math": False}
+CJK_FONTS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei", "Droid Sans Fallback", "PingFang SC", "Hiragino Sans",
+    "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS",
+)  # fmt: skip
 # Symbols of keys.
 SYMBOLS = {"arrival_rate": "λ", "num_servers": "N", "slackness": "ε"}
 
@@ -39,7 +45,17 @@ def fonts(points: float) -> Iterator[None]:
     )  # fmt: skip
     plain = dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
     settings: Any = dict.fromkeys(sized, points) | plain
-    with matplotlib.rc_context(settings | {"axes.linewidth": 0.8, "text.parse_math": True}):
+    settings |= {"axes.linewidth": 0.8, "text.parse_math": True}
+    with cjk_fonts(), matplotlib.rc_context(settings):
+        yield
+
+
+@contextmanager
+def cjk_fonts() -> Iterator[None]:
+    """Take Chinese, Japanese and Korean letters from the first of `CJK_FONTS` that is installed."""
+    installed = [name for name in CJK_FONTS if name in font_manager.get_font_names()]
+    families: Any = [*matplotlib.rcParams["font.family"], *installed[:1]]
+    with matplotlib.rc_context({"font.family": families}):
         yield
 
 

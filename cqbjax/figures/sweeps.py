@@ -16,7 +16,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.figures.panels import MAX_COLUMNS, SYMBOLS, VERBATIM, add_legend, write_numbers
+from cqbjax.figures.panels import (
+    MAX_COLUMNS,
+    SYMBOLS,
+    VERBATIM,
+    add_legend,
+    cjk_fonts,
+    write_numbers,
+)
 from cqbjax.results.frame import LAST, add_attributes, summarise, tabulate_runs
 from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
 from cqbjax.results.names import find_style, sort_policies
@@ -28,6 +35,7 @@ COLOUR_RANGE = 2.0
 MAX_WRITTEN = 80  # cells of a map in which numbers are legible
 
 
+@cjk_fonts()
 def draw_over_keys(
     points: Sequence[xr.Dataset],
     metric: str = "gap",

@@ -28,6 +28,7 @@ class Metric(NamedTuple):
         symbol: label of an axis; None: long_name and units.
         of_run: whether it has one value per run.
         share: whether the values lie in [0, 1]; true if the units are empty.
+        server: name of the server, if each server has such a metric.
     """
 
     of: Callable[[xr.Dataset], xr.DataArray]
@@ -37,6 +38,7 @@ class Metric(NamedTuple):
     symbol: str | None = None
     of_run: bool = False
     share: bool = False
+    server: str = ""
 
     @property
     def label(self) -> str:
@@ -66,23 +68,24 @@ def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
     """Return the metrics of user-defined and optional recorders."""
     return {
         str(name): Metric(
-            itemgetter(str(name)), _describe_array(str(name), array, point),
+            itemgetter(str(name)),
+            ", ".join(filter(None, (str(array.attrs.get("long_name", name)), server))),
             str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
-            of_run="round" not in array.dims, share=array.attrs.get("units") == "",
+            of_run="round" not in array.dims, share=array.attrs.get("units") == "", server=server,
         )
         for point in points
         for name, array in point.data_vars.items()
         if name not in VARIABLES and {*RUN_DIMS[:3]} <= {*array.dims} <= {*RUN_DIMS}
+        for server in [_name_server(array, point)]
     }  # fmt: skip
 
 
-def _describe_array(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
-    """Return the name of an array, with the name or number of its server if it has one."""
-    words = str(array.attrs.get("long_name", name))
+def _name_server(array: xr.DataArray, point: xr.Dataset) -> str:
+    """Return the name of an array's server, or its number without names; "" without a server."""
     if SERVER not in array.attrs:
-        return words
+        return ""
     number, names = int(array.attrs[SERVER]), split_names(str(point.attrs.get(SERVERS, "")))
-    return f"{words}, {names[number] if len(names) > number and names[number] else f'LLM {number}'}"
+    return names[number] if len(names) > number and names[number] else f"LLM {number}"
 
 
 def list_metrics(points: Sequence[xr.Dataset]) -> dict[str, Metric]:

@@ -72,21 +72,24 @@ def split_table(
         others = []
     lead = [c for c in shown if c in (*setting, "policy", "statistic")]
     main = [*lead, *(c for c in shown if c not in (*others, *lead))]
-    sections = [_build_section(frame, main, lead, _describe_times(frame) if timed else "")]
+    times = _describe_times(frame) if timed else ""
+    sections = [_build_section(frame, main, lead, times, recorded)]
     # A metric of a whole run has values in the last round only.
     of_run = [c for c in others if recorded[c].of_run]
     for some in ([c for c in others if c not in of_run], of_run):
         for first in range(0, len(some), MAX_OWN):
             columns = some[first : first + MAX_OWN]
             rows = frame.filter(pl.any_horizontal(pl.col(columns).is_not_null()))
-            legend = "; ".join(f"{name}: {recorded[name].label}" for name in columns)
-            sections.append(_build_section(rows, [*lead, *columns], lead, f"{legend}."))
+            legends = dict(_describe_metric(name, recorded[name]) for name in columns)
+            legend = "; ".join(f"{name}: {label}" for name, label in legends.items())
+            sections.append(_build_section(rows, [*lead, *columns], lead, f"{legend}.", recorded))
     return "; ".join(common), [section for section in sections if section.rows]
 
 
 def _build_section(
-    frame: pl.DataFrame, columns: Sequence[str], lead: Sequence[str], legend: str = ""
-) -> TableSection:
+    frame: pl.DataFrame, columns: Sequence[str], lead: Sequence[str], legend: str,
+    recorded: Mapping[str, Metric],
+) -> TableSection:  # fmt: skip
     """Return some columns of a table as text."""
     setting = set(lead)
     rows = [
@@ -97,7 +100,18 @@ def _build_section(
         legend = f"{legend} {WHY_NONE}.".strip()
     words = [frame.schema[c] == pl.String for c in columns]
     headers = [_format_header(c) for c in columns]
+    for i, column in enumerate(columns):
+        if column in recorded and recorded[column].server:
+            name, _ = _describe_metric(column, recorded[column])
+            headers[i] = f"{name} {recorded[column].server}"
     return TableSection(headers, rows, legend, max(1, len(lead)), words)
+
+
+def _describe_metric(name: str, metric: Metric) -> tuple[str, str]:
+    """Return the name and the label of a metric without its server: `traffic` of `traffic_0`."""
+    if not metric.server:
+        return name, metric.label
+    return name.rpartition("_")[0], metric.label.replace(f", {metric.server}", "", 1)
 
 
 def _describe_times(frame: pl.DataFrame) -> str:

@@ -1,10 +1,15 @@
 """An array that a recorder of one's own stored is shown everywhere, by what its attributes say."""
 
+import io
+import re
+
 import numpy as np
 import pytest
 from fabricated import fabricate
+from rich.console import Console
 
-from cqbjax.figures import curves
+from cqbjax.core.labels import join_names
+from cqbjax.figures import curves, panels, save_figure
 from cqbjax.results import aggregate, frame, tables
 from cqbjax.results.metrics import STANDARD, list_metrics, list_panels
 from cqbjax.results.points import StoredPoint
@@ -109,3 +114,31 @@ def test_several_experiments_have_a_column_that_tells_them_apart():
     assert table.height == 2 * aggregate.aggregate_points(both[:1], ["gap"]).height
     assert {"experiment"} <= {*tables.gap_table(both, [60]).columns}
     assert "experiment" not in tables.gap_table(both[:1], [60]).columns
+
+
+def test_tables_name_llms_with_any_letters_in_their_headers(tmp_path):
+    made, names = point(), ["a, b", "$x$ | [red]", "日本語"]
+    made.attrs["servers"] = join_names(names)
+    for number in range(3):
+        made[f"traffic_{number}"] = made["answered"] / 3
+        made[f"traffic_{number}"].attrs |= {"long_name": "Share of traffic", "server": number}
+    metrics, rows = list_metrics([made]), tables.gap_table([made], [60])
+    assert [metrics[f"traffic_{number}"].server for number in range(3)] == names
+    (_, part) = split_table(rows, metrics)[1]
+    assert part.headers[-3:] == [f"traffic {name}" for name in names]
+    assert part.legend.count("traffic: Share of traffic") == 1
+    console = Console(file=io.StringIO(), width=80)
+    tables.print_table(rows, "LLMs", console, metrics)
+    assert all(word in console.file.getvalue() for name in names for word in name.split())
+
+
+def test_letters_that_no_font_has_are_warned_of_once(tmp_path, monkeypatch):
+    made = point()
+    made.attrs["servers"] = join_names(["日本語"])
+    made["answered"].attrs = WORDS | {"server": 0}
+    monkeypatch.setattr(panels, "CJK_FONTS", ())
+    figure = curves.draw_curves([made], ["answered"])
+    with pytest.warns(RuntimeWarning) as caught:
+        save_figure(figure, tmp_path / "figure")
+    (warning,) = caught
+    assert re.match("figures show boxes in place of .*日.*: no installed", str(warning.message))
