@@ -69,7 +69,8 @@ def report(asked: argparse.Namespace) -> None:
             return
     left_out |= _draw(asked.root, asked.names, console)
     absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    stored_report.print_paths(_conclude(asked.root, console, page=not absent), console)
+    written = _conclude(asked.root, console, page=not absent)
+    display.print_lines(console, map(str, written))
     if absent:
         message = f"no page: {', '.join(absent)} not installed; pip install 'cqbjax[report]'"
         print(message, file=sys.stderr)

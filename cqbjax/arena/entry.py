@@ -42,10 +42,9 @@ def enter(request: Request, composer: Composer) -> bool:
     written = write_report(made, board, request.folder, label, composer, console)
     if contestant is not None and contestant.target:
         written.append(_copy_policy(contestant.target, request.folder))
-    console.print(", ".join(map(str, written)), markup=False, soft_wrap=True)
     skipped |= failed
-    for task, why in skipped.items():
-        console.print(f"{task} left out: {why}", markup=False, soft_wrap=True)
+    absent = [f"{task} left out: {why}" for task, why in skipped.items()]
+    display.print_lines(console, [", ".join(map(str, written)), *absent])
     return not skipped
 
 

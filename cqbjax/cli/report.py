@@ -123,13 +123,8 @@ def _draw(
     points = [one.point for one in stored]
     shown = show(kind, points, config) if show else kind.show(points, config)
     written = display.write_output(shown, config, folder.name, console)
-    print_paths(written + (extract(folder.name, stored, config) if extract else []), console)
-
-
-def print_paths(paths: Sequence[Path], console: "Console") -> None:
-    """Print paths, one on each line."""
-    for path in paths:
-        console.print(str(path), markup=False, soft_wrap=True)
+    written += extract(folder.name, stored, config) if extract else []
+    display.print_lines(console, map(str, written))
 
 
 main = functools.partial(run_plain, report, ARGUMENTS)

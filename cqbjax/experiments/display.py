@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,12 @@ FILE_WIDTH = 150
 def make_console() -> Console:
     """Return a console that is as wide as the terminal, or as COLUMNS; wider for a file."""
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_WIDTH)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines as they are: not folded, and without markup."""
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def write_output(
@@ -170,19 +176,20 @@ def print_estimates(
         recorded: bytes of the arrays that are in memory together until they are stored.
         console: where it is printed.
     """
-    for one in estimates:
-        times = f"compiling {one.compiling:.1f} s, running {one.running:.1f} s"
-        console.print(f"{one.description}: {times}", markup=False, soft_wrap=True)
+    lines = [
+        f"{one.description}: compiling {one.compiling:.1f} s, running {one.running:.1f} s"
+        for one in estimates
+    ]
     compiling = sum(one.compiling for one in estimates)
     running = sum(one.running for one in estimates)
-    console.print(
+    total = (
         f"{ready} points, {ready - left} of them stored; {len(estimates)} groups, a program each; "
         f"about {prepared + compiling + running:.0f} s: composing and checking {prepared:.0f}, "
         f"compiling {compiling:.0f} (done now, and cached), running {running:.0f}; fits of routers "
         f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
-        "are in memory until they are stored",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+        "are in memory until they are stored"
+    )
+    print_lines(console, [*lines, total])
 
 
 def describe_time(simulated: float | None, wall: float) -> str:

@@ -6,7 +6,7 @@ Points run in this process, or on a cluster as one task for each shard.
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ def run_study(
         [] if points is None else study.attempt(prepare, job, points) or []
         for job, points in zip(study.jobs, study.points, strict=True)
     ]
-    _print(console, study.skipped)
+    display.print_lines(console, study.skipped)
     prepared = [point for points in by_job for point in points]
     if not prepared:
         last = study.skipped[-1]
@@ -76,7 +76,7 @@ def run_study(
         lost = run_points(left, index, (make, make_policies), progress, console, study.strict)
     skipped = [f"{name} left out: {why}" for name, why in lost.items()]
     study.skipped += skipped
-    _print(console, skipped)
+    display.print_lines(console, skipped)
     by_job = [[one for one in points if one.point.label not in lost] for points in by_job]
     prepared = [point for points in by_job for point in points]
     if searched:
@@ -88,11 +88,6 @@ def run_study(
         _show(prepared, study, index, study_type, console, show)
         console.print(display.describe_time(simulated, lap()), markup=False)
     return [None] * len(study.jobs)
-
-
-def _print(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
 
 
 def _print_estimates(
@@ -115,14 +110,14 @@ def _find_missing(
         check_writable(folder, "results_dir")
     why = {".torn": "was damaged", ".older": "has the format of another version of cqbjax"}
     for file in index.set_aside_unreadable():
-        _print(console, [f"{file} {why[file.suffix]}: its points run again"])
+        display.print_lines(console, [f"{file} {why[file.suffix]}: its points run again"])
     left, number = shards.select_missing(points, index), sum(len(one.policies) for one in points)
     missing = len({(one.point.label, label) for one in left for label in one.policies})
     if missing < number:
         places = f"{len(points)} points" if len(points) > 1 else "the point"
         stored = f"{number - missing} of {number} policies at {places} are stored"
-        _print(console, [f"{stored}: not run again"])
-    _print(console, shards.describe_replaced(left, index))
+        display.print_lines(console, [f"{stored}: not run again"])
+    display.print_lines(console, shards.describe_replaced(left, index))
     return left
 
 
@@ -139,7 +134,7 @@ def _show(
     if seeds > first.num_seeds:
         output = display.name_seeds(output, f"{first.num_seeds} of the {seeds} stored seeds")
     written = display.write_output(output, study.config, study.config.name, console)
-    _print(console, [f"written: {study.folder}, {display.describe_files(written)}"])
+    display.print_lines(console, [f"written: {study.folder}, {display.describe_files(written)}"])
 
 
 def _compute_objectives(

@@ -21,7 +21,7 @@ from cqbjax.core import code
 from cqbjax.core.files import hash_parts
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import configs, study
+from cqbjax.experiments import configs, display, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import PreparedPoint, list_seeds
 from cqbjax.experiments.manifests import manifest_of
@@ -174,10 +174,9 @@ def _resume_key(shard: Sequence[PreparedPoint]) -> str:
 def _print_notes(shard: Sequence[PreparedPoint], console: Console) -> None:
     """Print the notes on a shard's points, at most `MAX_LINES`."""
     lines = list(dict.fromkeys(line for one in shard for line in study.describe_point(one)))
-    for line in lines[:MAX_LINES]:
-        console.print(line, markup=False, soft_wrap=True)
-    if len(lines) > MAX_LINES:
-        console.print(f"and so on for {len(lines) - MAX_LINES} more points")
+    left = len(lines) - MAX_LINES
+    more = [f"and so on for {left} more points"] if left > 0 else []
+    display.print_lines(console, [*lines[:MAX_LINES], *more])
 
 
 def read_back(

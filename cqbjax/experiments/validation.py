@@ -1,6 +1,5 @@
 """Validate the keys of a study before JAX is imported; each error is one sentence with the key."""
 
-import functools
 import inspect
 import pkgutil
 import re
@@ -84,21 +83,29 @@ def _maps_sizes(value: Any, check: Callable[[Any], bool]) -> bool:
     )
 
 
-def _is_choice(choices: Collection[str], value: Any) -> bool:
-    return value is None or value in choices
+# Whether a value is allowed, and which values are.
+Rule = tuple[Callable[[Any], bool], str]
 
 
-# Key -> whether a value is allowed, and which values are.
-Rules = dict[str, tuple[Callable[[Any], bool], str]]
-WORD_RULES: Rules = {
-    "title": (lambda x: x is None or (isinstance(x, str) and x != ""), "must be a word, or null"),
-    "results_dir": (lambda x: isinstance(x, str) and x != "", "must be a folder"),
-    "data_dir": (lambda x: isinstance(x, str) and x != "", "must be a folder"),
-    "cache_dir": (
-        lambda x: x is None or (isinstance(x, str) and x != ""), "must be a folder, or null",
-    ),
-}  # fmt: skip
-RULES: Rules = {
+def _one_of(*choices: str) -> Rule:
+    return choices.__contains__, f"must be one of {', '.join(choices)}"
+
+
+def _or_null(is_allowed: Callable[[Any], bool], allowed: str) -> Rule:
+    return lambda x: x is None or is_allowed(x), f"{allowed}, or null"
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+WORD_RULES: dict[str, Rule] = {
+    "title": _or_null(_is_word, "must be a word"),
+    "results_dir": (_is_word, "must be a folder"),
+    "data_dir": (_is_word, "must be a folder"),
+    "cache_dir": _or_null(_is_word, "must be a folder"),
+}
+RULES: dict[str, Rule] = {
     **WORD_RULES,
     **dict.fromkeys(
         ("dry_run", "rerun", "fail_fast", "verbose", "queries"),
@@ -114,37 +121,22 @@ RULES: Rules = {
         ("record_every", "chunk"),
         (lambda x: x is None or is_integer(x), "must be a whole number or null"),
     ),
-    "shard_runs": (
-        lambda x: x is None or (is_integer(x) and x >= 1), "must be at least 1 run, or null",
-    ),
-    "memory_gb": (
-        lambda x: x is None or (is_number(x) and 0 < x < float("inf")),
-        "must be a number above 0, or null",
+    "shard_runs": _or_null(lambda x: is_integer(x) and x >= 1, "must be at least 1 run"),
+    "memory_gb": _or_null(
+        lambda x: is_number(x) and 0 < x < float("inf"), "must be a number above 0"
     ),
     "capacity": (
         lambda x: x == "auto" or is_integer(x), "must be `auto` or a whole number of slots",
     ),
-    **{
-        key: (
-            functools.partial(_is_choice, choices),
-            f"must be one of {', '.join(choices)}, or null",
-        )
-        for key, choices in POLICY_CHOICES.items()
-    },
-    "spread": (lambda x: x in ("ci", "sd"), "must be one of ci, sd"),
-    "queue": (
-        lambda x: x in ("regret", "length", "both"), "must be one of regret, length, both",
-    ),
-    "table": (
-        lambda x: x in ("throughput", "gap", "length", "regret"),
-        "must be one of throughput, gap, length, regret",
-    ),
+    **{key: _or_null(*_one_of(*choices)) for key, choices in POLICY_CHOICES.items()},
+    "spread": _one_of("ci", "sd"),
+    "queue": _one_of("regret", "length", "both"),
+    "table": _one_of("throughput", "gap", "length", "regret"),
     **dict.fromkeys(("slackness", "burst", "burst_rounds"), (is_number, "must be a number")),
     "batch_most": (lambda x: is_integer(x) and x >= 1, "must be a whole number, at least 1"),
     "batch_sizes": (lambda x: _is_list(x, is_number), "must be a list of numbers"),
     **dict.fromkeys(
-        ("trace", "trace_column"),
-        (lambda x: x is None or isinstance(x, str), "must be a word, or null"),
+        ("trace", "trace_column"), _or_null(lambda x: isinstance(x, str), "must be a word")
     ),
     "drift": (
         lambda x: isinstance(x, Config) and {*x} == {"jump_at", "quarter"},
@@ -161,10 +153,7 @@ RULES: Rules = {
         lambda x: x is None or x == BY_RULE or all(map(is_number, to_list(x))),
         f"must be `{BY_RULE}`, a number or a list of them",
     ),
-    "objective": (
-        lambda x: x is None or isinstance(x, Config),
-        "must be {metric: ..., policy: ...}, or null",
-    ),
+    "objective": _or_null(lambda x: isinstance(x, Config), "must be {metric: ..., policy: ...}"),
     "record": (
         lambda x: _is_list(x, lambda one: isinstance(one, str) or _has_target(one)),
         "must be a list of names or of {_target_: module.Class}",
@@ -207,7 +196,7 @@ def validate_keys(config: Config) -> None:
         _validate_names("objective.metric", [config.objective.get("metric")], OBJECTIVES)
 
 
-def _apply_rules(config: Config, rules: Rules) -> None:
+def _apply_rules(config: Config, rules: Mapping[str, Rule]) -> None:
     for key, (is_allowed, allowed) in rules.items():
         if key in config and not is_allowed(config[key]):
             raise ValueError(f"{key}={config[key]} {allowed}")

@@ -17,7 +17,7 @@ from jax import Array
 
 from cqbjax.core import conformance, contract, mnl, simulate
 from cqbjax.core.contract import ContractError, check_class, require
-from cqbjax.core.pytree import pytree, signature_of
+from cqbjax.core.pytree import as_arrays, pytree, signature_of
 from cqbjax.core.types import (
     Action,
     Feedback,
@@ -172,7 +172,7 @@ def check_decisions(
     program = program or compile_runs(policy, problem)
     both = draw_instances(problem, seed, 2)
     batch = jax.tree.map(lambda leaf: leaf[jnp.asarray(BATCH)], both)
-    arrays = _as_arrays(policy)
+    arrays = as_arrays(policy)
     played = jax.tree.map(np.asarray, program(arrays, jnp.asarray(HOW), batch))
     for row in range(len(BATCH)):
         _check_run(problem, jax.tree.map(operator.itemgetter(row), played))
@@ -207,13 +207,8 @@ def compile_runs(policy: Policy, problem: Problem) -> Any:
 
     batch = draw_instances(problem, 0, len(BATCH))
     batched = jax.jit(jax.vmap(play, in_axes=(None, 0, 0)))
-    lowered = batched.lower(_as_arrays(policy), jnp.asarray(HOW), batch)
+    lowered = batched.lower(as_arrays(policy), jnp.asarray(HOW), batch)
     return lowered.compile(compiler_options=FAST_COMPILE_OPTIONS)
-
-
-def _as_arrays(policy: Policy) -> Policy:
-    """Return the policy with an array for every leaf, of the leaf's type."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), policy)
 
 
 def _advance(
