@@ -180,6 +180,7 @@ def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
     assert seen[0][0]["departures"][-1] > 10
 
 
+@pytest.mark.slow
 def test_the_first_round_that_finds_no_free_slot_is_told():
     problem, seeds = WORLDS["pool"][1], range(4)
     roomy = [run("random", seed, 0.9) for seed in seeds]

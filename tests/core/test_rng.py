@@ -51,6 +51,7 @@ def test_what_jax_is_set_to_changes_no_number(setting, value):
         jax.config.update(setting, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitionable", cases([True, False], [True]))
 def test_gammas_on_a_gpu_are_those_of_the_key_itself_however_jax_splits(partitionable):
     key = rng.run_key(7)

@@ -35,7 +35,7 @@ WORLDS = {
 }
 
 
-@pytest.fixture(scope="module", params=cases(WORLDS, ["several"]))
+@pytest.fixture(scope="module", params=cases(WORLDS, ["paper"]))
 def data(request):
     source, users, service, takes = WORLDS[request.param]
     policies = {"random": RandomRouting(schedule="random")}

@@ -29,6 +29,7 @@ def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):
             assert table.performance[row, j] == frame[f"score|{server}"][old]
 
 
+@pytest.mark.slow
 def test_load_routerbench_gives_the_given_embeddings(shared_data):
     table, embeddings = ds.load_dataset("routerbench", shared_data)
     original = np.load(shared_data / "routerbench" / ds.catalogue.EMBEDDINGS_FILE)

@@ -51,6 +51,7 @@ def run(data_dir, name="sprout", **more):
     return prepare(name, data_dir, embedder=embedder, progress=False, **more)
 
 
+@pytest.mark.slow
 def test_downloads_at_one_commit_builds_once_and_then_does_nothing(hub, tmp_path):
     data_dir = tmp_path / "data"
     first = run(data_dir)

@@ -258,6 +258,7 @@ def test_every_block_is_of_a_language_that_is_tested():
                 assert not block.text.startswith(("import ", "from ", "pip ")), where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -265,9 +266,7 @@ def test_every_block_is_of_a_language_that_is_tested():
         "python scripts/run.py nokey=1",
         "python scripts/run.py -m alpha_scale=0.1,0.3 nokey=1",
         "python scripts/run.py policy.acqb.nokey=1",
-        pytest.param(
-            "python scripts/run.py experiment=routerbench num_servers=3", marks=pytest.mark.slow
-        ),
+        "python scripts/run.py experiment=routerbench num_servers=3",
         "python scripts/run.py slackness=0.9",
         "python scripts/prepare_data.py nokey=1",
         "python scripts/aggregate.py results --nokey",

@@ -51,6 +51,7 @@ def build(tmp_path_factory):
     sys.path[:] = [path for path in sys.path if not path.endswith("_ext")]
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_numbers_that_are_stored(build):
     page, _ = build(TABLE.format(round=1000, policies="acqb random"))
     stored = pl.read_csv(REPOSITORY / "results" / "tables" / "synthetic.csv").filter(

@@ -19,6 +19,9 @@ from cqbjax.engine.validation import build_spec
 from cqbjax.policies import LlmRanking, RandomRouting
 from cqbjax.sources import Synthetic
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Synthetic(num_servers=3, dim=2)
 POLICIES = {"linucb": LlmRanking(), "random": RandomRouting()}
@@ -80,7 +83,6 @@ def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeyp
         xr.testing.assert_identical(other.drop_vars(TIMES), ahead.drop_vars(TIMES))
 
 
-@pytest.mark.slow
 def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compiling):
     one, two, _ = shapes()
     assert programs.compile_one(one).seconds > 0 == programs.compile_one(one).seconds
@@ -88,7 +90,6 @@ def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compiling):
     assert programs.compile_one(two).seconds > 0 and len(compiling) == PROGRAMS - 2
 
 
-@pytest.mark.slow
 def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
     """Else programs of several devices refuse what they are given."""
     for program in programs._lower(shapes()[0].shared_spec):
@@ -101,7 +102,6 @@ def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
             )
 
 
-@pytest.mark.slow
 def test_an_error_of_the_compiler_is_raised_and_not_remembered(compiling):
     def fault(number):
         raise jax.errors.JaxRuntimeError("no room for it")
@@ -113,7 +113,6 @@ def test_an_error_of_the_compiler_is_raised_and_not_remembered(compiling):
     cqbjax.sweep(POLICIES, SOURCE, **KEYS)
 
 
-@pytest.mark.slow
 def test_what_waits_is_not_compiled_after_an_interruption(compiling):
     """The next call compiles what is missing."""
     compiling.fault = lambda number: time.sleep(1.0)
@@ -145,7 +144,6 @@ main()
 """
 
 
-@pytest.mark.slow
 def test_a_command_ends_soon_after_ctrl_c_while_it_compiles(tmp_path):
     words = ["policy=[acqb,random,q_ucb,q_ths]", "num_seeds=2", f"results_dir={tmp_path}"]
     command = subprocess.Popen(

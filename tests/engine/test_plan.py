@@ -18,6 +18,7 @@ from tests.reference.scenarios import unit_vectors
 GB = 10**9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("servers", [11, 28, 112])
 def test_every_offline_study_fits_a_machine_of_24_gb(servers, size):

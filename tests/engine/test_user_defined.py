@@ -162,9 +162,6 @@ PLAYED = {
 }
 
 
-QUICK = [*PLAYED][-1], "utilities must be finite numbers"
-
-
 def late(act):
     """Break the contract from round 13 on, so that the round which is told is seen to be found."""
 
@@ -175,7 +172,8 @@ def late(act):
     return changed
 
 
-@pytest.mark.parametrize("message", cases(PLAYED, QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize("message", PLAYED)
 def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
     said = refused({"mine": Own(act=late(PLAYED[message]))})
     named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", said)
@@ -251,7 +249,8 @@ DRAWN = {
 }
 
 
-@pytest.mark.parametrize("message", cases(DRAWN, QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize("message", DRAWN)
 def test_an_instance_that_cannot_be_run_is_refused(message):
     made = DRAWN[message]
     if "rows" in message:  # the third round has an arrival, the fourth none

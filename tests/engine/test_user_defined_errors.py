@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composing import composed
-from tiers import cases
 
 import cqbjax
 from cqbjax.cli._instantiate import make, make_policies
@@ -252,7 +251,8 @@ def by_command(group, target):
     study_types.prepare_points(config, make, make_policies)
 
 
-@pytest.mark.parametrize("name", cases(SAID, ["UsersIf", "ServicePlain"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAID)
 def test_a_command_says_the_same(name, monkeypatch):
     group = next(one for one in GROUPS if name.startswith(one))
     module = types.ModuleType("own_parts")

@@ -115,6 +115,7 @@ def test_a_seed_that_a_sweep_has_not_has_no_key(seed):
         rng.run_key(seed)
 
 
+@pytest.mark.slow
 def test_seeds_of_gymnasium_are_those_of_a_sweep():
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
     from cqbjax.gymnasium_env import GymnasiumEnv, GymnasiumVectorEnv

@@ -94,6 +94,7 @@ HEADS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "thresholds", "schedule"), cases(HEADS, ["routerbench"], several=True)
 )

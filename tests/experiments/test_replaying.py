@@ -17,7 +17,6 @@ from fabricated import fabricate
 from log_files import by_words
 from omegaconf import OmegaConf
 from rich.console import Console
-from tiers import cases
 
 from cqbjax import estimation
 from cqbjax.cli import prepare_data
@@ -137,11 +136,10 @@ WRONG = [
     (("kind.source=nowhere",), "nowhere: no such file or folder"),
     (("kind.source=nowhere", "kind.encoder=none"), "kind.encoder=none embeds nothing"),
 ]  # fmt: skip
-# Of replays alone; the others are keys of every study.
-QUICK = (("+kind.gap=5",),)
 
 
-@pytest.mark.parametrize(("words", "said"), cases(WRONG, QUICK, several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "said"), WRONG)
 def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, said):
     with pytest.raises(ValueError, match=re.escape(said)) as refusal:
         run(generated, tmp_path, *words)

@@ -139,6 +139,7 @@ def planted_noise():
     return float(3.0 * np.random.default_rng(0).normal(size=6).mean())
 
 
+@pytest.mark.slow
 def test_a_rho_is_a_point_and_varies_nothing_else():
     config = composed(
         "kind=sensitivity", "+source.rho=2.0", "source._target_=cqbjax.sources.Synthetic",

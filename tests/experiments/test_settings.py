@@ -58,6 +58,7 @@ OF_KINDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"), cases(OF_KINDS, [words for words, _ in OF_KINDS[:2]], several=True)
 )

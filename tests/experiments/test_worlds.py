@@ -71,6 +71,7 @@ def tables(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", cases(REFUSED, QUICK))
 def test_what_nothing_reads_or_no_world_has_is_refused(message, tables):
     with pytest.raises(ValueError) as refusal:

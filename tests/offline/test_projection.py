@@ -168,6 +168,7 @@ def test_balanced_sample_draws_each_group_evenly_and_all_of_a_small_one() -> Non
     assert (counts[30:33] == 400).all()
 
 
+@pytest.mark.slow
 def test_minibatch_takes_real_slots_first() -> None:
     mask = jnp.arange(20) % 2 == 0
     slots, valid = draw_minibatch(jax.random.key(1), mask, 8)

@@ -110,6 +110,7 @@ def test_a_study_without_a_policy_to_compare_with_has_no_pairs(tmp_path):
     assert extracts.read(tmp_path).paired.columns == one.paired.columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [extracts.NOTES, "curves.parquet"])
 def test_what_is_torn_is_refused_by_its_folder(name, tmp_path):
     extracts.write(made(), tmp_path)

@@ -32,6 +32,7 @@ def test_every_planted_chain_is_found_and_none_is_invented(generated):
     assert made.identical > 100 and made.similar > 40 and made.early > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [LinkingRule(1.0), LinkingRule(0.5), LinkingRule(min_gap=600.0), LinkingRule(among="adjacent")],
@@ -135,6 +136,7 @@ def test_linking_looks_at_one_user_at_a_time(monkeypatch, generated):
     assert sum(sizes) == of_users.filter(pl.col("len") > 1)["texts"].sum()
 
 
+@pytest.mark.slow
 def test_a_users_own_truth_is_none_of_a_log(generated, shared_data, tmp_path):
     """A file of that name beside shards that nobody generated is not looked at."""
     rows = pl.read_parquet(generated / "log" / "train-00000-of-00004.parquet")

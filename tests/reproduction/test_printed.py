@@ -18,6 +18,7 @@ class Own(Sweep):
     """A kind of study of a user's own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "swept", "extended"),
     [

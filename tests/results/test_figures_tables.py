@@ -394,6 +394,7 @@ def print_text(table: pl.DataFrame, width: int) -> list[str]:
     return screen.getvalue().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [200, 80, 40, 20])
 def test_a_printed_table_is_as_narrow_as_the_terminal_and_whole(width: int) -> None:
     points = [fabricate(("optimal", *RIVALS), num_seeds=8, rates=(0.5, 0.6), K=k) for k in (1, 2)]

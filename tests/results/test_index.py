@@ -120,6 +120,7 @@ def identical(one, other):
     xr.testing.assert_identical(*(data.drop_attrs() for data in both))
 
 
+@pytest.mark.slow
 def test_seeds_and_rates_of_several_files_are_one_point_whatever_their_order(tmp_path):
     keep_runs(tmp_path, "b", [0.5, 0.3], [3, 4])
     keep_runs(tmp_path, "a", [0.3, 0.5], [0, 1, 2])

@@ -207,6 +207,7 @@ def test_one_changed_byte_is_refused(tmp_path: Path, place: float) -> None:
         results.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs.nc"
     fabricate().to_netcdf(theirs, engine="h5netcdf")
@@ -238,6 +239,7 @@ def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_f
     assert results.load(tmp_path).sizes["round"] == 10, "it was asked for since"
 
 
+@pytest.mark.slow
 def test_some_rounds_are_each_the_last_recorded_one_that_is_not_later(tmp_path: Path) -> None:
     ds = fabricate(every=5, horizon=40)
     store(tmp_path / "point", ds)
@@ -338,6 +340,7 @@ def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
     assert len(index.manifests) == 500 and tmp_path / "new.nc" in index.manifests
 
 
+@pytest.mark.slow
 def test_each_point_of_a_file_keeps_what_is_its_own(tmp_path: Path) -> None:
     """Arrays, attributes, manifest and configuration, whichever points are read."""
     made = {k: fabricate(("random",), num_seeds=1, horizon=2, K=k) for k in (1, 2, 3)}

@@ -29,6 +29,7 @@ def test_an_attempt_succeeds_with_the_probability_of_the_matrix():
     np.testing.assert_allclose(both, odds.sum(axis=0) / (1 + odds.sum(axis=0)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_kinds_arrive_by_their_weights_and_one_llm_is_a_coin():
     source = SuccessProbabilities(matrix=[[0.4, 0.8]], weights=[3, 1])
     share = (draw(source, horizon=4000).arrival_rows == 0).mean()

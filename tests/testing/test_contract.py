@@ -169,6 +169,7 @@ FAULTS = {
 QUICK_FAULTS = ("shapes and types",)
 
 
+@pytest.mark.slow
 def test_without_a_fault_nothing_is_found():
     check_policy(Faulty(), uncompiled=False)
 
