@@ -55,7 +55,8 @@ class StepInfo(NamedTuple):
     """The outcome of a step.
 
     Attributes:
-        action: what the policy learns from; without service dynamics, the action taken.
+        action: the action that the policy learns from. It is the action taken; if K > 1 and some
+            servers are down, its `offered` marks the servers that answered.
         feedback: the user's choice; `feedback.valid` is False if the queue was empty.
         length: [] int32 queries that wait after the round.
         departed: [] int32 queries satisfied so far.
@@ -256,7 +257,7 @@ def play(env: Env, policy: Policy, key: Array) -> StepInfo:
         key: the key of the run.
 
     Raises:
-        ValueError: `mixed` is true of only one of environment and policy.
+        ValueError: the environment's `mixed` differs from the policy's `needs.smaller_assortments`.
     """
     if read_needs(policy).smaller_assortments != env.mixed:
         raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")

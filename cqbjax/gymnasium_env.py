@@ -62,7 +62,8 @@ class GymnasiumEnv(gymnasium.Env[Arrays, np.ndarray]):
         """Take the functional environment, or the arguments of one.
 
         Args:
-            env: environments that share it are compiled once.
+            env: the functional environment. Objects that share one `env` also share its compiled
+                programs.
             **arguments: of `Env`, in place of `env`. Without them the source is
                 `sources.Synthetic()` and the queue has 64 slots.
         """
@@ -73,10 +74,10 @@ class GymnasiumEnv(gymnasium.Env[Arrays, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Arrays, dict[str, Any]]:
-        """Start the run of this seed, as in a sweep, or of a random one.
+        """Start the run of this seed, as in a sweep; None: the run of a random seed.
 
         Raises:
-            ValueError: the seed is not one of a sweep.
+            ValueError: the seed is not a whole number from 0 to 2^31 - 1.
         """
         if seed is not None:
             rng.check_seed(seed)  # raises before anything changes

@@ -1,4 +1,4 @@
-"""Calls of a notebook: policies and routers by their label, sweeps of them, and a picture."""
+"""Functions for notebooks: make policies and routers by label, sweep them, and plot results."""
 
 import dataclasses
 import functools
@@ -31,7 +31,8 @@ def policy(label: str, **constants: Any) -> "Policy | OfflinePolicy":
     Args:
         label: such as `lints`.
         constants: keys of the command line that the policy reads (`lints_alpha=0.5`), or attributes
-            of its class (`alpha=0.5`); by default as on the command line.
+            of its class (`alpha=0.5`). Constants that are not given have the defaults of the
+            command line.
 
     Raises:
         ValueError: an unknown label or constant; names those that are known.

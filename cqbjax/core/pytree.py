@@ -40,7 +40,7 @@ def static(**kwargs: Any) -> Any:
 
 
 def option(**kwargs: Any) -> Any:
-    """Declare a field of a `Literal` type that is a leaf: the index of its string.
+    """Declare a field of a `Literal` type; its leaf is the index of the chosen string.
 
     Programs read it with `option_index`, which accepts the string or the (traced) index.
     """

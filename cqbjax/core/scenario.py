@@ -89,15 +89,16 @@ class UserModel(DynamicsModel):
 class ServiceModel(DynamicsModel):
     """What the service can do in a round. A subclass overrides what differs from the paper.
 
-    Models combine: the most channels, the longest service time and feedback delay, servers that
-    are available and feedback that arrives by all models, and the product of price factors.
+    A scenario combines its models. It takes the largest number of channels, service time and
+    feedback delay. A server is available, and feedback arrives, only if all models say so. Price
+    factors are multiplied.
 
     Attributes:
         channels: c, attempts at a time.
         delay: rounds between the end of an attempt and its feedback.
         multi_round: whether an attempt may take more than one round.
-        neutral: whether only learning and prices change: without learning, queries fare as in the
-            paper's service.
+        neutral: whether the model changes only feedback and prices. The queue of a policy that does
+            not learn is then the same as in the paper's service.
     """
 
     delay: int = 0
@@ -122,8 +123,8 @@ class ServiceModel(DynamicsModel):
     ) -> Array | None:
         """Return how many rounds an attempt takes: [] int32; None: one.
 
-        `place` is the number of the service channel, `prompt` the number of the prompt in the
-        dataset, and `servers` [K] the assortment.
+        `channel` is the number of the service channel, `prompt` is the number of the prompt in the
+        dataset, and `servers` [K] is the assortment.
         """
         return None
 

@@ -68,7 +68,8 @@ class Workload(NamedTuple):
         utilities: [I, N] true utilities x' theta*_j (or x_{-j}' theta*): hidden from policies.
         arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives;
             if A > 1, [T, A]: rows of the queries that arrive in round t, in order of arrival.
-        prompts: [I] int32 number of each row's prompt in the dataset (the row itself without one).
+        prompts: [I] int32 number of each row's prompt in the dataset; without a dataset, the number
+            of the row.
         log: recorded outcomes; None: users choose by the model. With a log, `utilities` only rank
             the queries for the optimal policy.
         drift: how preferences change; None: they do not.
@@ -252,7 +253,7 @@ class Action(NamedTuple):
 
     @property
     def answering_servers(self) -> Array:
-        """Servers [K] int32, with an offered server in place of each that is not offered."""
+        """Servers [K] int32; the first offered server replaces each server that is not offered."""
         if self.offered is None:
             return self.servers
         return jnp.where(self.offered, self.servers, self.servers[jnp.argmax(self.offered)])
@@ -280,11 +281,12 @@ class Needs(NamedTuple):
 
     Attributes:
         true_utilities: `Observation.utilities`, for an oracle.
-        contexts: `Observation.features`. The queue of a policy without contexts starts with as many
-            slots as uniform routing needs.
+        contexts: `Observation.features`. A policy without contexts is assumed to serve about as
+            many queries as uniform routing, and its queue starts with enough slots for this.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
         entry_rounds: `Queue.entry_rounds`, the round in which each query last joined the queue.
-        smaller_assortments: actions have `Action.offered`, as some offer fewer than K servers.
+        smaller_assortments: `Action.offered`. The policy needs this field because it may offer
+            fewer than K servers.
         fusion_emitters: XLA compiles the rounds with its fusion emitters. Some policies compile
             faster and run as fast without them (`engine.programs`).
     """
@@ -386,9 +388,9 @@ class ArrivalSource(Source, Protocol):
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw A(1), ..., A(T) of the run with this key; their mean is `arrival_rate`.
 
-        The result is [T] bool. If several queries may arrive per round, it is [T] int32, the number
-        n of arrivals, at most `max_arrivals`: the queries of the first n rows of the round's
-        `Workload.arrival_rows`.
+        The result is [T] bool. If several queries may arrive per round, the result is the number n
+        of arrivals in each round, [T] int32 and at most `max_arrivals`. The arriving queries are
+        then the first n in the round's row of `Workload.arrival_rows`.
         """
 
 

@@ -5,7 +5,8 @@ Each module imports only those before it, and `tests/test_layers.py` keeps it so
     table                       the form of every dataset: prompts x servers, a score and a cost
     utility                     departure probabilities, utilities and arrival rates of a table
     readers/                    one schema each
-    times embeddings            times and embeddings read from files; the encoder
+    times                       delays and latencies, read from files
+    embeddings                  embeddings, read from files or computed by the encoder
     catalogue                   the datasets by name
     cache                       prepared entries, and a dataset loaded by its name
     source                      a source of the simulator made from a dataset

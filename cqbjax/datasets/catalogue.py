@@ -25,11 +25,11 @@ class Dataset:
     Attributes:
         name: the key in configuration and the folder under data_dir.
         title: name in tables and figures.
-        read: reads a folder or file, with a price list or the shipped one, into a table that may
-            lack scores.
+        read: function of a path (a folder or file) and a price list (None: the shipped one). It
+            returns a table that may lack scores.
         repository: dataset repository on the Hugging Face hub; empty when there is none.
         revision: commit that is read by default; the newest when empty.
-        files: names of the required files; a trailing `*` matches.
+        files: names of the required files; a trailing `*` stands for any text.
         drop_servers_below: see `drop_missing`.
         drop_incomplete_prompts: see `drop_missing`.
         priced: whether the cost comes from a price list, which a user can replace.

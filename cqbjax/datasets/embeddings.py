@@ -49,7 +49,8 @@ def read_embeddings(
     Args:
         file: an `.npy` or `.parquet` file of float16, float32 or float64.
         num_prompts: P, the rows of the table.
-        of: sentence about the table with a placeholder for the number of prompts, for errors.
+        of: clause about the table for error messages; its placeholder `{}` becomes the number of
+            prompts.
         rows: [R] rows to return; None: all.
         ids: function that returns the ids [P] of the table; None: the table has no ids.
         column: name of the column of ids in the file.

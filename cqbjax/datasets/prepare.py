@@ -41,7 +41,8 @@ def prepare(
         name: a key of the catalogue, or a `user_table`.
         data_dir: the folder of data; downloads go to `data_dir/<name>/`.
         source: a local file or folder instead of a download.
-        revision: the hub's commit; when None that of the first build, else the catalogue's.
+        revision: the commit on the hub. None: the commit of the first build; before the first
+            build, the catalogue's commit.
         model: encoder, a hub name or a local folder.
         batch_size: prompts per forward pass.
         progress: draw progress bars.
@@ -50,8 +51,8 @@ def prepare(
         embeddings: a file in place of the encoder, [P, d] with any d: an `.npy`, row for row with
             the table before any prompt is dropped; or a Parquet file with `prompt_id` and
             `embedding`, in any order.
-        truncation_side: `right` or `left`, as in `embed`. When None the encoder's own, and
-            embeddings beside the files replace the encoder.
+        truncation_side: `right` or `left`, as in `embed`. None: `right`; if there are embeddings
+            beside the files, they then replace the encoder.
 
     Returns:
         The outcome. After a kill the next call continues where the last one stopped.

@@ -82,8 +82,8 @@ def split(num_prompts: int, pool_size: int = 1000, seed: int = 0) -> Split:
 def drop_pool_texts(parts: Split, prompts: Sequence[str]) -> Split:
     """Drop offline prompts whose text also occurs in the pool.
 
-    Some texts occur under several ids (159 prompts in MMLU-Pro, 2 in RouterBench). Otherwise a
-    router could be trained on a prompt on which it is evaluated.
+    Some texts occur under several ids (159 prompts in MMLU-Pro, 2 in RouterBench). If these prompts
+    were kept, a router could be trained on a text on which it is evaluated.
 
     Args:
         parts: rows of the table.
@@ -159,7 +159,7 @@ class DatasetSource:
 
     @functools.cached_property
     def departure_digest(self) -> str:
-        """Hash of departure probabilities, which low, high and rho shape, and costs."""
+        """Hash of the costs and the departure probabilities (functions of low, high and rho)."""
         return arrays_digest([self.probabilities, self.table.cost])
 
     def served(self, K: int) -> ServedRates:

@@ -195,16 +195,16 @@ def drop_missing(
 
     Args:
         table: from a reader; scores may be NaN.
-        drop_servers_below: drop servers that scored less than this share of the prompts, in
-            (0, 1]; None drops none.
+        drop_servers_below: drop servers that have a score for less than this share of the prompts,
+            in (0, 1]; None: drop no server.
         drop_incomplete_prompts: then drop prompts that still lack a score.
         file: file or folder that an error names.
 
     Returns:
-        The checked table, with notes on what was dropped, and the same as a record.
+        The validated table, whose notes say what was dropped, and a record of what was dropped.
 
     Raises:
-        TableError: a score is missing and was not asked to be dropped, or too little remains.
+        TableError: a score is missing after the requested drops, or too little remains.
     """
     missing = np.isnan(table.performance)
     columns, rows = np.ones(table.num_servers, bool), np.ones(table.num_prompts, bool)

@@ -103,7 +103,7 @@ def make_orbit(
         return_rate: as in `dynamics.Orbit`; ignored with delays.
         delays: a `.parquet` or `.csv` file (`read_delays`); None: `return_rate` is used.
         column: name of the column of delays in seconds; None for a trace with repeated prompts.
-        round_seconds: length of a round, with delays; None: a minute.
+        round_seconds: length of a round in seconds, by which `delays` are divided; None: 60.
 
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
@@ -172,10 +172,10 @@ def read_latencies(path: str | Path) -> tuple[np.ndarray, TableNames]:
 def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
     """Return the delays of a table: [n] float64, seconds.
 
-    A row with an empty cell, such as the first attempt of a chain, is skipped. Of a trace in
-    Mooncake's form (`timestamp` in milliseconds, `hash_ids`, `input_length`) the delays are the
-    times between requests with the same prompt: all block hashes and the length are equal, with at
-    least `LEAST_BLOCKS` blocks.
+    A row with an empty cell, such as the first attempt of a chain, is skipped. In a trace in
+    Mooncake's form (`timestamp` in milliseconds, `hash_ids`, `input_length`), the delays are the
+    times between requests with the same prompt. Two prompts count as the same if they have at least
+    `LEAST_BLOCKS` blocks, and all block hashes and the lengths are equal.
 
     Args:
         path: a `.parquet` or `.csv` file.

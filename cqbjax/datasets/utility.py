@@ -216,7 +216,7 @@ def _harmonic_mean(values: np.ndarray) -> float:
 
 
 def choose_arrival_rates(served: ServedRates) -> tuple[float, float, float]:
-    """Choose a low, a middle and a high arrival rate: below, between and above fixed routing.
+    """Choose a low, a middle and a high arrival rate, relative to random and best fixed routing.
 
     Low is 7.5% below the lesser of random and best fixed routing; middle is halfway between the
     two; high is a quarter of the way from the greater to the oracle. Each is the nearest multiple

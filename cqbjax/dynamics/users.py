@@ -23,9 +23,10 @@ class PersistentUsers(UserModel):
 
 @pytree
 class Orbit(UserModel):
-    """Users go to a retrial orbit; they return with a fixed probability per round, or by a table.
+    """Users go to a retrial orbit and return after a random delay.
 
-    A query that fails in round t with delay n waits again from round t + n; n = 1 is the paper's.
+    The delay is geometric, or it is drawn from a table of observed delays. A query that fails in
+    round t with delay n waits again from round t + n; n = 1 is the paper's.
 
     Attributes:
         return_rate: h, the probability to return after each round, including the round of the

@@ -23,7 +23,8 @@ class Reporter:
         verbose: whether details are printed: memory, compiling and speed of each batch.
         total: rounds to simulate.
         done: simulated rounds.
-        reserved: rounds that `reserve` added to `total`, and `expect` does not add a second time.
+        reserved: rounds that `reserve` has added to `total` in advance. `expect` does not add them
+            a second time.
         activity: what is going on, and for which policy.
         run_seconds: seconds of simulation so far, without compiling.
         console: where lines are printed; None prints nothing.
@@ -69,7 +70,7 @@ class Reporter:
         """Show the new state."""
 
     def log(self, line: str) -> None:
-        """Print a detail, if they are asked for."""
+        """Print a line of details if `verbose` is true."""
         if self.verbose:
             self.print(line)
 

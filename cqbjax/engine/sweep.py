@@ -76,9 +76,9 @@ def sweep(
     one compiled program.
 
     Args:
-        policies: label -> policy, or `PerSeed` for a policy that differs between seeds. `cqbjax`
-            also takes labels of `cqbjax.policy` (`["acqb", "random"]`) and routers, trained for
-            each seed.
+        policies: label -> policy, or `PerSeed` for a policy that differs between seeds. The
+            function `cqbjax.sweep` also takes a list of labels of `cqbjax.policy`, such as
+            `["acqb", "random"]`, and routers, which it trains for each seed.
         source: where queries come from; a `cqbjax.datasets.dataset_source` for routers.
         arrival_rate: [L] rates lambda, queries per round, each in [0, 1].
         horizon: T, rounds.

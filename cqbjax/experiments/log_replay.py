@@ -35,8 +35,8 @@ class LogReplay(Sweep):
     Attributes:
         source: a log file or a folder of them, from which the log is prepared; None: the log that
             was prepared before.
-        model: LLM of the conversations; None: the paper's, or without a source that of the
-            prepared log. The same holds for the next two.
+        model: LLM of the conversations. None: the paper's LLM if `source` is given, otherwise the
+            LLM of the prepared log. The same holds for `encoder` and `tokens`.
         encoder: encoder of first prompts, or `none`.
         tokens: unit of a query's length.
         embeddings: a file that replaces the encoder.

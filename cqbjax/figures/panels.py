@@ -210,7 +210,10 @@ def create_panels(
 
 
 def list_varied_keys(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return the keys in which points differ, without derived descriptions if others differ too."""
+    """Return the keys in which points differ.
+
+    Derived descriptions (`OTHERWISE`) are left out if the points also differ in another key.
+    """
     keys = find_differing(points)
     return [key for key in keys if key not in OTHERWISE] or keys
 

@@ -65,8 +65,9 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
     """Draw the cost of a satisfied query against the score of its answer, at the end of the runs.
 
     A dot is a policy's mean over seeds, with 95% intervals of cost and score as bars. There is a
-    panel for each assortment size and arrival rate, or for each assortment size if these are many.
-    If a panel shows several points, the dots of a policy are connected in the points' order.
+    panel for each pair of assortment size and arrival rate. If this gives more than `MAX_PANELS`
+    panels, there is a panel for each assortment size instead. If a panel shows several points, the
+    dots of a policy are connected in the points' order.
 
     Args:
         points: from `results.load_points`, with `dollars` and `score`.
@@ -167,8 +168,9 @@ def _draw_costs(
 def draw_times(points: Sequence[xr.Dataset]) -> Figure:
     """Draw P(W > w), the share of satisfied queries that were in the system for over w rounds.
 
-    A panel is a point at an arrival rate, with two logarithmic scales. Lines are means over seeds,
-    bands their 95% intervals; a band that reaches zero extends to the bottom.
+    There is a panel for each grid point and arrival rate. Both axes are logarithmic. Lines are
+    means over seeds, and bands are their 95% intervals; a band that reaches zero extends to the
+    bottom.
 
     Args:
         points: from `results.load_points`, with `time_in_system`.

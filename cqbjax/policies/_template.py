@@ -59,8 +59,8 @@ class EpsilonGreedy:
     def select(self, key: Array, state: State, observation: Observation) -> Action:
         """Serve the oldest query with a random assortment or the best one.
 
-        Write for one run, without a batch axis. Ignore the empty queue: the simulator discards its
-        decision.
+        Write for one run, without a batch axis. An empty queue needs no special case: the simulator
+        discards the decision.
         """
         problem = observation.problem
         # Every draw has an address (seed, round, stream); use each stream once per round.

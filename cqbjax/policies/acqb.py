@@ -82,7 +82,7 @@ class Acqb:
             (`exploration.draw_exploration`).
         explore_query: the queue rule that picks the query to explore. If exploration happens on
             arrivals, `newest` is the query that has just arrived, the paper's x^(t-1).
-        num_samples: M; None is the paper's.
+        num_samples: M, Thompson samples per round; None: the paper's formula, which depends on K.
         estimator: `auto`, `running` or `newton_cg` (`estimation.choose_belief`).
         exact_steps: 0: the estimator's default. n > 0: iterate towards the exact minimiser in every
             round, with n passes over the stored history (`running`) or n Newton steps

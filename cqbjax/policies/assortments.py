@@ -63,10 +63,11 @@ def mask_unavailable(
 
 
 def replace_unavailable(key: Array, servers: Array, observation: Observation) -> Array:
-    """Replace an assortment [K] with an absent server by a random one whose servers all answer.
+    """Replace an assortment [K] if one of its servers does not answer.
 
-    A uniform assortment thus becomes uniform over the assortments whose servers all answer. If
-    fewer than K servers answer, the replacement holds all of them.
+    The replacement is a random assortment whose servers all answer. A uniform assortment thus
+    becomes uniform over the assortments whose servers all answer. If fewer than K servers answer,
+    the replacement holds all of them.
     """
     answers, problem = observation.available, observation.problem
     if answers is None:
@@ -119,8 +120,9 @@ def update_stateless(
 def draw_log_gammas(key: Array, first: Array, second: Array) -> Array:
     """Draw logarithms of Gamma(first) and Gamma(second) for each server: [N], [N] -> [2, N].
 
-    For such X and Y, X / (X + Y) is Beta(first, second) with log-odds log X - log Y. One copy of
-    the rejection sampler for both compiles and runs faster.
+    If X is drawn from Gamma(first) and Y from Gamma(second), X / (X + Y) has the distribution
+    Beta(first, second), and its log-odds are log X - log Y. One copy of the rejection sampler for
+    both draws compiles and runs faster than two copies.
     """
     keys = rng.batchable_key(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
     return jax.vmap(jax.random.loggamma)(keys, jnp.stack([first, second]))

@@ -36,7 +36,7 @@ class OptimalPolicy:
 
     @property
     def needs(self) -> Needs:
-        """Return the true utilities, and what the retry rule needs."""
+        """Declare that the policy needs the true utilities and the inputs of its retry rule."""
         return Needs(true_utilities=True, offer_counts=retries.needs_offer_counts(self.retry))
 
     init = staticmethod(init_stateless)
@@ -46,7 +46,7 @@ class OptimalPolicy:
         """Validate the retry rule.
 
         Raises:
-            ValueError: naming it and the known rules.
+            ValueError: a rule is unknown; the error names it and the known rules.
         """
         check_options(self)
 
@@ -85,7 +85,7 @@ class RandomRouting:
         """Validate the queue rule and the retry rule.
 
         Raises:
-            ValueError: naming it and the known rules.
+            ValueError: a rule is unknown; the error names it and the known rules.
         """
         check_options(self)
 

@@ -36,7 +36,8 @@ class LlmCounts(NamedTuple):
 
     Attributes:
         offered: [N] int32, attempts with the server whose feedback arrived: T_S(t-1) of Q-UCB.
-        accepted: [N] int32, attempts of these in which the server's answer was accepted.
+        accepted: [N] int32, those of the attempts in `offered` whose user accepted the server's
+            answer.
         tally: outcomes by prompt for `retry="cache"`, else None.
     """
 

@@ -143,10 +143,11 @@ def condition_on_outcomes(
 
         u + log(1 + a (1 + e^-u) / s) - log(1 + f (1 + e^u) / s).
 
-    An infinite precision is the paper's model; a precision near zero all but excludes a server that
-    failed. The other offered servers do not matter: given that the user chose either j or the
-    outside option, they chose j with log-odds u_j (independence of irrelevant alternatives), and
-    rounds in which another server was chosen are not counted.
+    An infinite precision is the paper's model. With a precision near zero, a server that failed has
+    a probability near zero unless it was accepted before. The other offered servers do not matter:
+    given that the user chose either j or the outside option, they chose j with log-odds u_j
+    (independence of irrelevant alternatives), and rounds in which another server was chosen are not
+    counted.
 
     Args:
         utilities: [..., N] u.

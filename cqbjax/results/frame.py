@@ -143,7 +143,7 @@ def _subtract(both: pl.DataFrame, one: str, other: str) -> pl.DataFrame:
 
 
 def tabulate_curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.DataFrame:
-    """Return metrics at `most` rounds at most.
+    """Return metrics at no more than `most` of the recorded rounds.
 
     The oracle has rows for its queue length only, which every point records.
     """
@@ -205,7 +205,7 @@ def add_interval(
 
 
 def drop_point_intervals(table: pl.DataFrame) -> pl.DataFrame:
-    """Make intervals of length zero null: equal seeds do not show certainty."""
+    """Replace intervals of length zero by null: equal values at all seeds do not show certainty."""
     made = []
     for low in (c for c in table.columns if c == "low" or c.endswith("_low")):
         ends = low, f"{low.removesuffix('low')}high"

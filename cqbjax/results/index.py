@@ -177,7 +177,10 @@ class ResultIndex:
         return len({seed for one in entries for _, seed in one.cells})
 
     def newest_other(self, asked: RunRequest) -> IndexEntry | None:
-        """Return the newest entry of a point of which no entry has the requested key; else None."""
+        """Return the newest entry of the requested point, which has another cache key.
+
+        Return None if the point has no entry, or if one of its entries has the requested key.
+        """
         keys = self._points.get((self.folder, asked.name), {})
         return None if not keys or asked.key.point in keys else next(iter(keys.values()))[0]
 

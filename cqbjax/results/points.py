@@ -38,7 +38,7 @@ class StoredPoint(NamedTuple):
     """A point with its manifest and configuration.
 
     Attributes:
-        point: `VARIABLES` over policy, arrival_rate, seed and round, and other recorded arrays. Of
+        point: `VARIABLES` over policy, arrival_rate, seed and round, and other recorded arrays. For
             other study types: any arrays over policy and further labelled dimensions.
         manifest: provenance in JSON values; `varied` maps each swept key to this point's value.
         config: the resolved configuration as YAML text (JSON would turn integer keys into text).
@@ -101,7 +101,8 @@ def join_parts(parts: Sequence[StoredPoint]) -> list[StoredPoint]:
             one is taken.
 
     Returns:
-        One point; several complete ones if not all policies and rates have the same seeds.
+        One point if all policies and rates have the same seeds. Otherwise several points, each
+        without missing values.
     """
     if len(parts) == 1:
         return list(parts)

@@ -49,12 +49,12 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
     """Read one result, or all the results under folders combined into one dataset.
 
     Points that differ only in arrival rate are joined along it. K, num_servers, slackness,
-    parameters and every varied key in which points differ become dimensions. If a point's own study
-    did not vary a key, the value of the key is read from the point's configuration. A combination
-    that was not run is NaN (integers are then float64). If fewer than half of the combinations were
-    run, the dataset has one dimension `point`, with the keys as its coordinates. Variables by
-    policy only, such as seconds_per_round, gain the arrival_rate dimension if points have different
-    rates.
+    parameters and every varied key in which points differ become dimensions. If the study that ran
+    a point did not vary a key, the key's value is read from the point's configuration. A
+    combination that was not run is NaN (integers are then float64). If fewer than half of the
+    combinations were run, the dataset has one dimension `point`, with the keys as its coordinates.
+    Variables with one value per policy, such as seconds_per_round, gain the dimension arrival_rate
+    if points have different rates.
 
     Args:
         path: a file, a folder with results, or a list of these. If several studies ran the same
@@ -122,8 +122,8 @@ def load_points(
 
     If a point was computed several times, with different configurations, data or code, only the
     newest result is returned: the one that was computed or requested last, with all its arrival
-    rates and seeds. If its policies or rates have different seeds, several datasets are returned,
-    each without missing values.
+    rates and seeds. If the seeds of this result differ between policies or rates, several datasets
+    are returned, each without missing values.
 
     Args:
         path: a file, a folder with results, or a list of these.

@@ -90,9 +90,10 @@ def t_quantile(count: Any, level: float = 0.95) -> Any:
 def share_interval(count: Any, mean: Any, sd: Any, level: float = 0.95) -> tuple[Any, Any]:
     """Return Wilson's interval of a mean of shares, which lies in [0, 1]; NaN for a single seed.
 
-    Wilson's formula is used with an effective number of binary draws, n p (1 - p) / s^2, whose mean
-    has the same variance as the mean over seeds, and with Student's quantile. If all seeds have the
-    same value, s is 0; then n draws and the normal quantile are used: 0 of 30 gives [0, 0.114].
+    Wilson's formula is used with Student's quantile and n p (1 - p) / s^2, an effective number of
+    binary draws. The mean of this many draws has the same variance as the mean over seeds. If all
+    seeds have the same value, s is 0. In this case n draws and the normal quantile are used: 0 of
+    30 gives [0, 0.114].
 
     Args:
         count: n, number of seeds.
@@ -146,7 +147,9 @@ def paired_difference(
 
 
 def select_round(ds: xr.Dataset, t: int) -> xr.Dataset:
-    """Select the last recorded round that is not after round `t`; the coordinate holds it.
+    """Select the last recorded round that is not after round `t`.
+
+    The coordinate `round` of the result is the selected round.
 
     Raises:
         ValueError: the first recorded round is after `t`.

@@ -21,10 +21,10 @@ MAX_ARRIVALS = 256
 class BurstyArrivals:
     """A Markov-modulated Bernoulli process with a busy and a quiet state.
 
-    In a busy round a query arrives with probability (1 + burst) lambda, in a quiet round with
-    (1 - burst) lambda. Both are equally frequent, so lambda is the rate. The state changes after
-    every round with probability 1 / burst_rounds. The uniforms are those of the Bernoulli
-    arrivals, which burst=0 reproduces.
+    A query arrives with probability (1 + burst) lambda in a busy round, and with probability (1 -
+    burst) lambda in a quiet round. Both are equally frequent, so lambda is the rate. The state
+    changes after every round with probability 1 / burst_rounds. The arrivals use the same uniforms
+    as Bernoulli arrivals, so burst=0 reproduces the Bernoulli arrivals.
 
     Attributes:
         burst: in [0, 1], with (1 + burst) lambda <= 1.
@@ -201,7 +201,7 @@ class ArrivalWrapper(SourceWrapper):
         self.source.check(seeds, arrival_rate, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw T A rounds of the source within; each round gets the queries of A of these."""
+        """Draw T * A rounds of the inner source; the queries of A inner rounds go to one round."""
         most = self._max_arrivals
         longer = problem._replace(horizon=problem.horizon * most, max_arrivals=1)
         workload: Workload = self.source.draw_workload(key, arrival_rate, longer)

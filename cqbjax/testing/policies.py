@@ -37,7 +37,10 @@ NATURAL, SKIPPED, CHANGED = 0, 1, 2
 
 @pytree
 class Probe(Wrapper):
-    """A policy that decides as `policy`, stores its action, and varies feedback without a query."""
+    """A policy that decides as `policy` does, and stores its action.
+
+    In a round without a query, `how` says which feedback the policy receives.
+    """
 
     policy: Any
     how: Array | int = NATURAL
@@ -59,7 +62,7 @@ class Probe(Wrapper):
         action: Action,
         feedback: Feedback,
     ) -> tuple[Any, Action]:
-        """Update the policy; in a round without a query, in the way that `how` chooses."""
+        """Update the policy. In a round without a query, `how` selects the kind of update."""
         size, number = observation.problem.assortment_size, observation.problem.num_servers
         rank = observation.round % mnl.num_assortments(number, size)
         servers = mnl.unrank_assortment(rank, number, size)
@@ -302,9 +305,9 @@ def check_policy(
         uncompiled: whether to repeat the first rounds of one run without compilation, which takes
             tens of seconds for a policy with many operations.
         checked: a dictionary of compiled programs, to which the policy's program is added. Pass the
-            same dictionary to several calls to save time: of a policy that differs from a checked
-            one only in numbers, only fields and decisions are checked. Use a new dictionary after a
-            change of the code.
+            same dictionary to several calls to save time. If a policy differs from a checked one
+            only in numbers, the call checks only its fields and decisions. Use a new dictionary
+            after a change of the code.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.

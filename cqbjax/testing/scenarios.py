@@ -72,7 +72,7 @@ def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> 
     Checks that the class is a frozen pytree, a subclass of `UserModel`, and overrides a method;
     that its method `check` accepts the settings; shapes and types of draws and reactions; that
     draws are free of NaN, reproducible from the key, and the same at a shorter horizon; that
-    `react` is pure, and its delay `away` at least one round.
+    `react` is pure, and that its `return_delay` is at least one round.
 
     Args:
         users: the model to check.

@@ -44,7 +44,7 @@ def start(recorders: Sequence[Recorder], problem: Problem) -> dict[str, Any]:
 
 
 def update(recorders: Sequence[Recorder], states: dict[str, Any], round_: Round) -> dict[str, Any]:
-    """Add recorder round to every state."""
+    """Update the state of every recorder with a round, and return the states by name."""
     return {recorder.name: recorder.update(states[recorder.name], round_) for recorder in recorders}
 
 

@@ -40,7 +40,10 @@ def attempt_cost(round_: Round) -> Array:
 
 
 def chosen_server(round_: Round) -> Array:
-    """Return the chosen server of a round's attempts, any server for a retrial: [], or [c]."""
+    """Return the server that the user chose in each attempt of a round: [], or [c].
+
+    If the user chose no server, the result is an arbitrary server.
+    """
     servers = round_.action.servers
     choice = jnp.minimum(round_.choice, servers.shape[-1] - 1)[..., None]
     return jnp.take_along_axis(servers, choice, axis=-1)[..., 0]

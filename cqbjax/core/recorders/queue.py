@@ -45,7 +45,10 @@ def attempt_regrets(utilities: Array, action: Action, valid: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Regret(Recorder):
-    """Cumulative regret in departure probability, also of selections that no server answers."""
+    """Cumulative regret in departure probability.
+
+    If no server answers a selection, its regret is that of an empty assortment.
+    """
 
     name, label, unit, better = "regret", "Cumulative regret", "expected departures", "less"
 

@@ -239,8 +239,8 @@ def _to_matrix(frame: pl.DataFrame, columns: Sequence[str]) -> np.ndarray:
 def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
     """Read a pickled pandas frame of numbers and strings without letting the pickle run code.
 
-    A pickle names the callables that it wants called. Only those in `ALLOWED` are, which build
-    arrays, indexes and frames.
+    Reading a pickle calls the functions and classes that the pickle names. Only those in `ALLOWED`
+    are permitted. They build arrays, indexes and frames.
 
     Args:
         path: the `.pkl` file.

@@ -35,8 +35,9 @@ def read_sprout(path: str | pathlib.Path, prices: str | pathlib.Path | None = No
         prices: a price list by LLM; the shipped `prices/sprout.csv` when None.
 
     Returns:
-        The table, prompt ids "<file stem>:<key>" (or the row in the file, without a key); an
-        LLM whose struct is null lacks that score (NaN).
+        The table. The id of a prompt is "<file stem>:<key>"; if the file has no column `key`, the
+        number of the row replaces the key. If the struct of an LLM is null, its score is missing
+        (NaN).
 
     Raises:
         TableError: one sentence naming file, row and column, or all LLMs without a price.
