@@ -136,11 +136,7 @@ def check_source(source: Source, problem: Problem) -> None:
         _check_fields(name, "draw_workload", part, **wanted_fields)
     if draws_arrivals(source):
         dtype = jnp.dtype(jnp.bool_ if most == 1 else jnp.int32)
-        require(
-            _has_type(arrivals, (problem.horizon,), dtype),
-            f"draw_arrivals must return {dtype}[{problem.horizon}], and it returns "
-            f"{_describe_array(arrivals)}",
-        )
+        _check_array("draw_arrivals must return", arrivals, (problem.horizon,), dtype)
 
 
 def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Problem) -> None:
@@ -259,15 +255,6 @@ def _check_leading_axes(drawn: Any, lead: tuple[int, ...], wanted: str) -> None:
         )
 
 
-def _check_optional(method: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Check the value of a method that may return None."""
-    wanted = f"{jnp.dtype(dtype)}{list(shape)}"
-    require(
-        value is None or _has_type(value, shape, dtype),
-        f"{method} must return {wanted} or None, and it returns {_describe_array(value)}",
-    )
-
-
 _int32: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
 _bool: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bool_)
 
@@ -290,16 +277,25 @@ def _workload_shapes(problem: Problem, logged: bool = False) -> Workload:
 def _check_fields(name: str, method: str, part: Any, **wanted: tuple[tuple[int, ...], Any]) -> None:
     """Check the shapes and types of a named tuple's fields."""
     for field, (shape, dtype) in wanted.items():
-        value = getattr(part, field)
-        require(
-            _has_type(value, shape, dtype),
-            f"{name}.{field} must be {jnp.dtype(dtype)}{list(shape)}, and {method} returns "
-            f"{_describe_array(value)}",
-        )
+        returns = f"{method} returns"
+        _check_array(f"{name}.{field} must be", getattr(part, field), shape, dtype, returns)
 
 
-def _has_type(value: Any, shape: tuple[int, ...], dtype: Any) -> bool:
-    return getattr(value, "shape", None) == shape and value.dtype == dtype
+def _check_optional(method: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    """Check the value of a method that may return None."""
+    if value is not None:
+        _check_array(f"{method} must return", value, shape, dtype, allowed=" or None")
+
+
+def _check_array(
+    must: str, value: Any, shape: tuple[int, ...], dtype: Any, returns: str = "it returns",
+    allowed: str = "",
+) -> None:  # fmt: skip
+    """Check the shape and type of an array; the error begins with `must`."""
+    require(
+        getattr(value, "shape", None) == shape and value.dtype == dtype,
+        f"{must} {jnp.dtype(dtype)}{list(shape)}{allowed}, and {returns} {_describe_array(value)}",
+    )
 
 
 def _describe_array(value: Any) -> str:
@@ -420,8 +416,7 @@ def _map_draws(function: Any, drawn: Any, axes: int) -> Array:
     """Map a function over the leading axes of drawn arrays."""
     for _ in range(axes if jax.tree.leaves(drawn) else 0):
         function = jax.vmap(function)
-    values: Array = function(drawn)
-    return values
+    return function(drawn)
 
 
 def _has_nan(drawn: Any) -> Array:
