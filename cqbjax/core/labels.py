@@ -37,8 +37,7 @@ def join_names(names: Sequence[str]) -> str:
 def split_names(text: str) -> list[str]:
     """Return the names in a string of `join_names`, or of an older result (joined by commas)."""
     if text.startswith('["'):
-        names: list[str] = json.loads(text)
-        return names
+        return json.loads(text)
     return text.split(", ") if text else []
 
 

@@ -234,8 +234,7 @@ class Scenario:
         """Return the source's shapes, with the number of channels."""
         channels = max((model.channels for model in self.service), default=1)
         outages = any(type(model).available is not ServiceModel.available for model in self.service)
-        problem: Problem = self.source.problem(K, horizon)
-        return problem._replace(channels=channels, outages=outages)
+        return self.source.problem(K, horizon)._replace(channels=channels, outages=outages)
 
     def check(self, seeds: Any, arrival_rate: float, K: int) -> None:
         """Validate the models and the source.

@@ -190,8 +190,7 @@ def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
             blocks=pl.col("hash_ids").list.eval(pl.element().cast(pl.String)).list.join(" ")
         )
         gap = pl.col("timestamp").diff().over("blocks", "input_length", order_by="timestamp")
-        seconds: np.ndarray = prompts.select(gap.drop_nulls() / 1000).to_series().to_numpy()
-        return seconds
+        return prompts.select(gap.drop_nulls() / 1000).to_series().to_numpy()
     if column is None or column not in frame.columns:
         raise TableError(
             f"{path}: column={column} must name a column of seconds, one of "

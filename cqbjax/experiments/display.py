@@ -128,8 +128,7 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     end = {max(horizons)} if len(horizons) > 1 else set()
     rounds = sorted({min(int(t), max(horizons)) for t in config.table_rounds} | end)
     reference = {"reference": config.compared} if config.get("compared") else {}
-    made: Any = getattr(tables, f"{config.table}_table")
-    return made(points, rounds, **reference)
+    return getattr(tables, f"{config.table}_table")(points, rounds, **reference)
 
 
 def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:

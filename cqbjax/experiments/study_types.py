@@ -269,5 +269,4 @@ def prepare_points(
 
 def prepare_point(point: GridPoint, factory: Factory) -> PreparedPoint:
     """Instantiate what runs at a point."""
-    study_type: StudyType = factory.make_once(point.config.kind)
-    return study_type.prepare(point, factory)
+    return factory.make_once(point.config.kind).prepare(point, factory)

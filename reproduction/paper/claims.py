@@ -38,8 +38,7 @@ class Judged(NamedTuple):
 
 def read() -> list[dict[str, Any]]:
     """Return the claims, in the order of the file."""
-    listed: list[dict[str, Any]] = yaml.safe_load(CLAIMS.read_text())
-    return listed
+    return yaml.safe_load(CLAIMS.read_text())
 
 
 def judge_all(

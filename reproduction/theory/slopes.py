@@ -61,8 +61,7 @@ def slope(rounds: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """
     at = np.log(rounds) - np.log(rounds).mean()
     logs = np.log(np.where(mean > 0, mean, np.nan))
-    slopes: np.ndarray = (logs * at).sum(axis=-1) / (at @ at)
-    return slopes
+    return (logs * at).sum(axis=-1) / (at @ at)
 
 
 def fit(

@@ -132,11 +132,10 @@ def run(
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    queues: SwitchingQueues = runs.simulate_seeds(
+    return runs.simulate_seeds(
         _run_path, (problem, capacity), policy, source, arrival_rate, seeds, "all processes",
         progress, batched=False,
     )  # fmt: skip
-    return queues
 
 
 def _run_path(
