@@ -61,6 +61,8 @@ def split_table(
     same += [c for c in ("seeds", "stand_in") if c in frame.columns and frame[c].n_unique() == 1]
     same = list(dict.fromkeys(same))
     hidden = {*same, *ends, "excludes_zero"}
+    # A difference from a policy that does not run is null in all rows.
+    hidden |= {c for c in frame.columns if c.endswith("_minus") and not frame[c].count()}
     # The time of a round is the same in all rounds, unless the paper's is beside it.
     timed = TIME in frame.columns and f"paper_{TIME}" not in frame.columns
     shown = [c for c in frame.columns if c not in hidden and not (timed and c == TIME)]

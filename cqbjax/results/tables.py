@@ -220,12 +220,15 @@ def print_table(
         console.print(f"In all rows: {common}.", markup=False, highlight=False)
     for one in sections:
         for columns in _fold_columns(one, console.width):
-            # In a narrow table the headers wrap, and the numbers do not.
-            grid = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+            # In a narrow table the headers wrap, and the numbers do not. Rich would shrink both.
+            grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+            widths = _least_widths(one)
+            spare = console.width + COLUMN_GAP - sum(widths[i] + COLUMN_GAP for i in columns)
             for i in columns:
-                widest = max(cell_len(row[i]) for row in one.rows)
+                more = min(spare, max(0, cell_len(one.headers[i]) - widths[i]))
+                spare -= more
                 side: Literal["left", "right"] = "left" if one.words[i] else "right"
-                grid.add_column(escape(one.headers[i]), justify=side, min_width=widest)
+                grid.add_column(escape(one.headers[i]), justify=side, width=widths[i] + more)
             for row in one.rows[:MAX_PRINTED]:
                 grid.add_row(*(escape(row[i]) for i in columns))
             console.print(grid, "")
@@ -239,12 +242,15 @@ def print_table(
             console.print(one.legend, markup=False, highlight=False)
 
 
+def _least_widths(section: TableSection) -> list[int]:
+    """Return the widths of the columns if their headers wrap."""
+    columns = zip(section.headers, *section.rows, strict=True)
+    return [max(map(cell_len, [*header.split(), *cells])) for header, *cells in columns]
+
+
 def _fold_columns(section: TableSection, width: int) -> list[list[int]]:
     """Return the columns of each table that fits the width, or an empty list if one does not."""
-    columns = zip(section.headers, *section.rows, strict=True)
-    widths = [
-        COLUMN_GAP + max(map(cell_len, [*header.split(), *cells])) for header, *cells in columns
-    ]
+    widths = [COLUMN_GAP + least for least in _least_widths(section)]
     lead, others = list(range(section.lead)), range(section.lead, len(widths))
     free = width + COLUMN_GAP - sum(widths[i] for i in lead)
     if max((widths[i] for i in others), default=0) > free:

@@ -394,6 +394,21 @@ def print_text(table: pl.DataFrame, width: int) -> list[str]:
     return screen.getvalue().splitlines()
 
 
+def test_words_of_headers_are_whole_at_every_width() -> None:
+    points = [fabricate(("optimal", "acqb", "random"), num_seeds=2)]
+    table = tables.gap_table(points, rounds=(30, 60))
+    (section,) = split_table(table, {})[1]
+    for width in range(60, 100):
+        printed = " ".join(print_text(table, width)).split()
+        assert {word for header in section.headers for word in header.split()} <= {*printed}, width
+
+
+def test_a_difference_from_a_policy_that_does_not_run_is_not_shown() -> None:
+    table = tables.gap_table([fabricate(("optimal", "random"), num_seeds=2)], rounds=(60,))
+    (section,) = split_table(table.with_columns(acqb_gap_minus=pl.lit(None, pl.Float64)), {})[1]
+    assert not any(header.endswith("minus policy's") for header in section.headers)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [200, 80, 40, 20])
 def test_a_printed_table_is_as_narrow_as_the_terminal_and_whole(width: int) -> None:
