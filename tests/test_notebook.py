@@ -11,7 +11,7 @@ from matplotlib.collections import PolyCollection
 
 import cqbjax
 from cqbjax import datasets, offline, policies, sources
-from cqbjax.results.names import STYLE
+from cqbjax.results.policy_styles import STYLE
 from cqbjax.results.summaries import mean_ci
 
 SMALL = {"arrival_rate": [0.3], "num_seeds": 2, "horizon": 40}

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.panels import VERBATIM, add_legend, fonts
-from cqbjax.results.names import find_style
+from cqbjax.results.policy_styles import find_style
 
 # Colours span these scores; lower ones have the first colour, and below `LOWEST_DOT` a number
 # stands in place of the dot.

@@ -24,7 +24,7 @@ from cqbjax.core.types import read_needs
 from cqbjax.figures.files import encode_png, save_figure
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import tables
-from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.policy_styles import find_style, sort_policies
 
 HERE = Path(__file__).resolve().parent
 STYLES = HERE / "page.css"  # of all pages

@@ -20,7 +20,7 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures import panels
 from cqbjax.results.frame import summarise, tabulate_curves
 from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
-from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.policy_styles import find_style, sort_policies
 from cqbjax.results.summaries import find_differing, join_stand_ins
 
 Spread = Literal["ci", "sd"]

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from cqbjax.results.names import OTHERWISE, Style, find_style
+from cqbjax.results.policy_styles import OTHERWISE, Style, find_style
 from cqbjax.results.summaries import find_differing, join_stand_ins
 
 # A page's text is 7 inches wide. Wider figures have larger letters, so that they print alike.

@@ -26,7 +26,7 @@ from cqbjax.figures.panels import (
 )
 from cqbjax.results.frame import LAST, add_attributes, summarise, tabulate_runs
 from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
-from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.policy_styles import find_style, sort_policies
 from cqbjax.results.summaries import find_differing, join_stand_ins
 
 PANEL = 3.4  # inches

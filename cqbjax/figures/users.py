@@ -18,7 +18,7 @@ from cqbjax.figures.curves import Spread, draw_curves
 from cqbjax.figures.sweeps import draw_over_keys
 from cqbjax.results.frame import LAST, add_attributes, summarise, tabulate_runs
 from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
-from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.policy_styles import find_style, sort_policies
 from cqbjax.results.summaries import mean_ci
 
 DOLLARS, SCORE, TIMES = "dollars", "score", TimeInSystem.name

@@ -12,7 +12,7 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.offline.value import BEST_FIXED
-from cqbjax.results.names import find_style
+from cqbjax.results.policy_styles import find_style
 from cqbjax.results.summaries import mean_ci
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core.inputs import is_number
-from cqbjax.results.names import OTHERWISE
 from cqbjax.results.points import RUN_DIMS
+from cqbjax.results.policy_styles import OTHERWISE
 
 # Attributes that become a dimension if points differ in them, whether or not they were swept.
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")

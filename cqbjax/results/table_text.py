@@ -10,7 +10,7 @@ import yaml
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.metrics import Metric
-from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.policy_styles import find_style, sort_policies
 
 HEADERS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["headers"]
 # Quantities of which a reference policy's value minus another's is a column.

@@ -29,7 +29,7 @@ from cqbjax.results.frame import (
     tabulate_runs,
 )
 from cqbjax.results.metrics import Metric, find_recorded, list_metrics, list_shares
-from cqbjax.results.names import OTHERWISE, STYLE
+from cqbjax.results.policy_styles import OTHERWISE, STYLE
 from cqbjax.results.summaries import find_differing
 from cqbjax.results.table_text import TableSection, split_table
 

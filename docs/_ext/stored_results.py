@@ -34,7 +34,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import benchmarks as bench
-from cqbjax.results import names
+from cqbjax.results import policy_styles
 from cqbjax.results.table_text import NONE, WHY_NONE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -122,7 +122,9 @@ class Stored(SphinxDirective):
         labels = self._words("policies") or frame[key].unique(maintain_order=True).to_list()
         of_policies = key == "policy"
         header = [HEADINGS.get(key, key)]
-        rows = [[names.find_style(label).name if of_policies else label] for label in labels]
+        rows = [
+            [policy_styles.find_style(label).name if of_policies else label] for label in labels
+        ]
         over = self.options.get("over")
         shown = []
         points = frame[over].unique(maintain_order=True).to_list() if over else [None]

@@ -13,7 +13,7 @@ from cqbjax.core.recorders.users import bin_times, time_bin
 from cqbjax.experiments import configs
 from cqbjax.figures import draw_cost_quality, draw_times, users
 from cqbjax.results import store as results
-from cqbjax.results.names import find_style
+from cqbjax.results.policy_styles import find_style
 
 LABELS = ("optimal", "acqb", "acqb_fifo", "random")
 HORIZON = 60

@@ -9,7 +9,7 @@ from fabricated import SLICE, fabricate, row_of
 from cqbjax.experiments import configs, display
 from cqbjax.experiments.study_types import OutputTable, StudyOutput
 from cqbjax.experiments.sweeps import Sweep
-from cqbjax.results import names, tables
+from cqbjax.results import policy_styles, tables
 from reproduction import run
 from reproduction.paper import printed
 
@@ -109,4 +109,4 @@ def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
 
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
     rows = printed.read().filter(pl.col("dataset") != "WildChat-1M")
-    assert set(rows["policy"]) <= set(names.STYLE)
+    assert set(rows["policy"]) <= set(policy_styles.STYLE)

@@ -25,7 +25,7 @@ from cqbjax.arena import figures as arena
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
 from cqbjax.figures import panels, sweeps
-from cqbjax.results import names, tables
+from cqbjax.results import policy_styles, tables
 from cqbjax.results.aggregate import aggregate_points
 from cqbjax.results.table_text import WHY_NONE, split_table
 from reproduction.theory import figures as theory
@@ -39,7 +39,7 @@ def lines(figure: Figure, panel: int) -> dict[str, Any]:
     """The lines of one panel by the colour and dashes that the style gives each policy."""
     by_policy = {}
     for line in figure.axes[panel].get_lines():
-        for policy, style in names.STYLE.items():
+        for policy, style in policy_styles.STYLE.items():
             drawn = Line2D([], [], **panels.line_options(style))
             same = (line.get_color(), line.get_linestyle(), line.get_marker()) == (
                 drawn.get_color(), drawn.get_linestyle(), drawn.get_marker(),
@@ -108,9 +108,9 @@ def test_a_policy_looks_the_same_in_every_figure() -> None:
 
 
 def test_styles_can_be_told_apart() -> None:
-    looks = [(s.color, str(s.dashes), s.marker) for s in names.STYLE.values()]
+    looks = [(s.color, str(s.dashes), s.marker) for s in policy_styles.STYLE.values()]
     assert len(set(looks)) == len(looks)
-    assert len({style.name for style in names.STYLE.values()}) == len(names.STYLE)
+    assert len({style.name for style in policy_styles.STYLE.values()}) == len(policy_styles.STYLE)
     synthetic = [
         "acqb",
         "acqb_fifo",
@@ -122,16 +122,18 @@ def test_styles_can_be_told_apart() -> None:
         "random",
     ]
     for one, other in itertools.combinations(synthetic, 2):
-        a, b = (np.array(to_rgb(names.STYLE[x].color)) for x in (one, other))
+        a, b = (np.array(to_rgb(policy_styles.STYLE[x].color)) for x in (one, other))
         assert np.abs(a - b).sum() > 0.25, (one, other)
-    assert set(SKILL) <= set(names.STYLE)
+    assert set(SKILL) <= set(policy_styles.STYLE)
 
 
 def test_a_users_own_policy_has_a_style_of_its_label() -> None:
-    assert names.find_style("mine") == names.find_style("mine")
-    assert names.find_style("mine").name == "mine"
-    drawn = names.find_style("mine")
-    assert all((drawn.color, drawn.marker) != (s.color, s.marker) for s in names.STYLE.values())
+    assert policy_styles.find_style("mine") == policy_styles.find_style("mine")
+    assert policy_styles.find_style("mine").name == "mine"
+    drawn = policy_styles.find_style("mine")
+    assert all(
+        (drawn.color, drawn.marker) != (s.color, s.marker) for s in policy_styles.STYLE.values()
+    )
 
 
 def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
@@ -538,3 +540,10 @@ def colours_off(one: Path, other: Path) -> np.ndarray:
     """Return by how much each pixel differs, of 255."""
     pixels = [np.asarray(Image.open(path).convert("RGB"), int) for path in (one, other)]
     return np.abs(pixels[0] - pixels[1]).max(axis=-1)
+
+
+def test_a_base_with_another_rule_has_the_colour_of_the_base():
+    style = policy_styles.find_style("thompson_fallback_least_served")
+    assert style.color == policy_styles.STYLE["thompson"].color
+    assert style.name == "Thompson by LLM (fallback, least served)"
+    assert policy_styles.find_style("lints_lifo").name == "LinTS (newest first)"

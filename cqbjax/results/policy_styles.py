@@ -69,6 +69,7 @@ STYLE: dict[str, Style] = {
     "best_llm_fallback": Style("best LLM, then the next", "#997700", _DASH),
     "best_llm_cache": Style("best LLM + cache", "#997700", _DOT),
     "thompson": Style("Thompson by LLM", "#999933"),
+    "greedy": Style("Greedy by LLM", "#999933", _LONG),
     "linucb": Style("LinUCB", "#44AA99"),
     "lints": Style("LinTS", "#44AA99", _DASH),
     "cqb_eps": Style("CQB-ε", "#009E73", _DASH),
@@ -85,8 +86,10 @@ STYLE: dict[str, Style] = {
     "carrot": Style("CARROT", "#332288", marker="X"),
     "logistic": Style("Logistic", "#117733", marker="P"),
 }
-# Suffix of a router's label, for retries and schedules -> words in its name, dashes of its line.
+# Suffix of a label, for retries and schedules -> words in its name, dashes of its line.
 _PAIRED = {
+    "_fifo": ("oldest first", (0, (12, 2))),
+    "_lifo": ("newest first", (0, (3, 4))),
     "_least_served": ("least served", _DOT),
     "_priority": ("priority", _DASH),
     "_fallback": ("fallback", (0, (2, 1))),
@@ -112,9 +115,16 @@ _OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#0
 
 
 def find_style(policy: str) -> Style:
-    """Return a policy's style; one that is not in `STYLE` depends on the label only."""
+    """Return a policy's style; one that is not in `STYLE` depends on the label only.
+
+    A base with a retry rule or a schedule has the base's colour.
+    """
     if policy in STYLE:
         return STYLE[policy]
+    for suffix in sorted(_PAIRED, key=len, reverse=True):
+        if (base := policy.removesuffix(suffix)) in STYLE and base != policy:
+            words, dashes = _PAIRED[suffix]
+            return STYLE[base]._replace(name=f"{STYLE[base].name} ({words})", dashes=dashes)
     number = zlib.crc32(policy.encode())
     color = _OTHERS[number % len(_OTHERS)]
     return Style(policy, color, (_DASH_DOT, _LONG, "-")[number // 8 % 3], "P")
