@@ -77,11 +77,10 @@ def _split_missing(prepared: PreparedPoint, index: ResultIndex) -> list[Prepared
         if block is not None:
             rates, seeds = block
             values = dict(zip(RUN_KEYS, (list(rates), seeds.start, len(seeds)), strict=True))
-            part = part._replace(
-                point=dataclasses.replace(
-                    prepared.point, config=config.with_values(values), requested=config
-                )
+            point = dataclasses.replace(
+                prepared.point, config=config.with_values(values), requested=config
             )
+            part = part._replace(point=point, spec=None)  # the spec has all rates and seeds
         parts.append(part)
     return parts
 

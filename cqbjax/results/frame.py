@@ -211,9 +211,8 @@ def drop_point_intervals(table: pl.DataFrame) -> pl.DataFrame:
         ends = low, f"{low.removesuffix('low')}high"
         if ends[1] not in table.columns:
             continue
-        wide = pl.col(ends[1]) - pl.col(low) > ROUNDING * pl.max_horizontal(
-            1, pl.col(ends[1]).abs()
-        )
+        high = pl.col(ends[1]).cast(pl.Float64)  # without a type if all values are null
+        wide = high - pl.col(low) > ROUNDING * pl.max_horizontal(1, high.abs())
         made += [pl.when(wide).then(end).alias(end) for end in ends]
     return table.with_columns(made)
 
