@@ -26,8 +26,8 @@ from cqbjax.results.frame import (
     tabulate_runs,
 )
 from cqbjax.results.metrics import STANDARD, Metric, find_recorded, list_panels
-from cqbjax.results.names import OTHERWISE
 from cqbjax.results.points import StoredPoint
+from cqbjax.results.policy_styles import OTHERWISE
 from cqbjax.results.summaries import join_stand_ins
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide

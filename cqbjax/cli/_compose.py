@@ -90,11 +90,11 @@ def find_user_folder() -> Path | None:
 
 
 def list_choices(group: str) -> list[str]:
-    """Return the choices of a configuration group, the user's included; routers as patterns."""
+    """Return the choices of a configuration group, the user's included; of labels the bases."""
     folders = [folder / group for folder in list_folders() if group]
     names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
     if group == "policy":
-        names |= {f"{name}[_RETRY][_SCHEDULE]" for name in list_bases()}
+        names |= {*list_bases()}
     return sorted(name for name in names if not name.startswith("_"))
 
 

@@ -16,7 +16,7 @@ from cqbjax.arena.report import STYLES, fill_template
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import add_interval, drop_point_intervals
 from cqbjax.results.metrics import list_shares
-from cqbjax.results.names import find_style
+from cqbjax.results.policy_styles import find_style
 from reproduction.extracts import Extract, add_metrics
 from reproduction.page import plots
 from reproduction.paper import claims, comparison

@@ -23,7 +23,7 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.panels import SYMBOLS, Cell, arrange_cells
 from cqbjax.results.frame import add_interval
 from cqbjax.results.metrics import list_shares
-from cqbjax.results.names import Style, find_style, sort_policies
+from cqbjax.results.policy_styles import Style, find_style, sort_policies
 from reproduction.extracts import DIGITS, Extract, add_metrics
 
 HEIGHT = 250  # pixels of a panel

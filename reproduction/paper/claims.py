@@ -8,7 +8,7 @@ import polars as pl
 import yaml
 
 from cqbjax.core.labels import GENERATED, PAPER
-from cqbjax.results.names import find_style
+from cqbjax.results.policy_styles import find_style
 from reproduction.extracts import Extract
 from reproduction.paper import printed
 from reproduction.paper.rules import RULES, Found, count_rows, describe_ranks, is_user_data

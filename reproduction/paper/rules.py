@@ -14,7 +14,7 @@ import polars as pl
 
 from cqbjax.core.labels import USER_DATA
 from cqbjax.results.frame import add_interval
-from cqbjax.results.names import find_style
+from cqbjax.results.policy_styles import find_style
 from reproduction.extracts import Extract, add_metrics
 from reproduction.theory import bounds, slopes
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cqbjax.figures.panels import VERBATIM, add_legend
-from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.policy_styles import find_style, sort_policies
 from cqbjax.results.summaries import mean_ci
 from reproduction.theory import quantities, slopes
 

@@ -260,7 +260,7 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     assert said.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
     said = refused(["policy=[nobody]"])
     assert said.startswith("error: policy nobody is unknown; choose from acqb, ")
-    assert ", mine, mlp[_fallback|" in said
+    assert ", mine, mlp, " in said
     taken = own.with_name("acqb.yaml")
     own.rename(taken)
     said = refused(["policy=[acqb]"])
@@ -392,9 +392,9 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
     monkeypatch.chdir(tmp_path)
     for label in ("ours", "ours_fallback_least_served", "ours_priority"):
         assert "nowhere.Ours" in refused([f"policy=[{label}]"])
-    said = refused(["policy=[ours_fifo]"])
-    assert said == "error: policy ours_fifo is unknown: did you mean ours_priority or ours?"
-    assert ", ours[_fallback|" in refused(["policy=[x]"])
+    said = refused(["policy=[ours_prioriti]"])
+    assert said.startswith("error: policy ours_prioriti is unknown: did you mean ours_priority or ")
+    assert ", ours, " in refused(["policy=[x]"])
 
 
 def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeypatch):
