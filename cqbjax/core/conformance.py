@@ -93,8 +93,9 @@ def check_policy(policy: Policy, problem: Problem) -> None:
     # JAX caches a traced function, and `trace` defines a new one in each call.
     require(
         trace()[0] == program,
-        "the program of a round must not change when it is traced again: draw random numbers with "
-        "cqbjax.rng from the key of select, not with numpy.random or random",
+        "select and update must be pure, and the program of a round changes when it is traced "
+        "again: keep no globals, and draw random numbers with cqbjax.rng from the key of select, "
+        "not with numpy.random or random",
     )
 
 

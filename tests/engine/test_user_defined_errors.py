@@ -183,7 +183,7 @@ SAID = {
     "UsersIf": rf"users UsersIf: UsersIf\.react {ASKS}",
     "ServiceIf": rf"service ServiceIf: ServiceIf\.available {ASKS}",
     "PolicyIf": rf"policy mine: PolicyIf\.select {ASKS}",
-    "PolicyNumpyIf": "policy mine: the program of a round must not change when it is traced again: "
+    "PolicyNumpyIf": "policy mine: select and update must be pure, and the program of a round "
     rf".* \(PolicyNumpyIf\.select, {AT}\)",
     "PolicyAsarrayIf": rf"policy mine: PolicyAsarrayIf\.select {ASKS}",
     "PolicyIntIf": rf"policy mine: PolicyIntIf\.init raises ValueError, in {AT}: invalid literal",
