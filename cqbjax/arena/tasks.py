@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from cqbjax.experiments.configs import CONF, ComposedConfig, Config
+from cqbjax.results.policy_styles import split_rules
 
 if TYPE_CHECKING:
     from cqbjax.arena.board import Board
@@ -137,8 +138,15 @@ def list_tasks() -> tuple[Task, ...]:
 
 
 def read_comment(group: str, name: str) -> str:
-    """Return the comment on top of a configuration file; empty if there is no file or comment."""
+    """Return the comment on top of a configuration file; empty if there is no file or comment.
+
+    A policy without a file is its base with other rules.
+    """
     path = CONF / group / f"{name}.yaml"
+    if group == "policy" and not path.is_file():
+        base, rules, _ = split_rules(name)
+        text = read_comment(group, base) if base != name else ""
+        return f"{text} Here: {rules}." if text else ""
     lines = path.read_text().splitlines() if path.is_file() else []
     top = itertools.takewhile(lambda line: line.startswith("#"), lines)
     return " ".join(line[1:].strip() for line in top if not line.startswith("# @package"))

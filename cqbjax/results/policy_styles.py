@@ -90,6 +90,7 @@ STYLE: dict[str, Style] = {
 _PAIRED = {
     "_fifo": ("oldest first", (0, (12, 2))),
     "_lifo": ("newest first", (0, (3, 4))),
+    "_random": ("random query", (0, (1, 5))),
     "_least_served": ("least served", _DOT),
     "_priority": ("priority", _DASH),
     "_fallback": ("fallback", (0, (2, 1))),
@@ -114,6 +115,13 @@ STYLE |= {
 _OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
 
 
+def split_rules(label: str) -> tuple[str, str, Any]:
+    """Return a label's base, its retry rule and schedule in words, and the dashes of its line."""
+    endings = (suffix for suffix in _PAIRED if label.endswith(suffix))
+    suffix = max(endings, key=len, default="")
+    return label.removesuffix(suffix), *_PAIRED.get(suffix, ("", "-"))
+
+
 def find_style(policy: str) -> Style:
     """Return a policy's style; one that is not in `STYLE` depends on the label only.
 
@@ -121,10 +129,9 @@ def find_style(policy: str) -> Style:
     """
     if policy in STYLE:
         return STYLE[policy]
-    for suffix in sorted(_PAIRED, key=len, reverse=True):
-        if (base := policy.removesuffix(suffix)) in STYLE and base != policy:
-            words, dashes = _PAIRED[suffix]
-            return STYLE[base]._replace(name=f"{STYLE[base].name} ({words})", dashes=dashes)
+    base, words, dashes = split_rules(policy)
+    if base in STYLE:
+        return STYLE[base]._replace(name=f"{STYLE[base].name} ({words})", dashes=dashes)
     number = zlib.crc32(policy.encode())
     color = _OTHERS[number % len(_OTHERS)]
     return Style(policy, color, (_DASH_DOT, _LONG, "-")[number // 8 % 3], "P")

@@ -75,7 +75,7 @@ def test_the_board_that_comes_is_shown_with_a_card_a_policy(shown):
     assert text.count("<h3 id=") == len(known.notes) and text.count("<dt>Sees</dt>") == len(labels)
     assert text.count("<img ") == 2 + len(known.notes) + len(labels)
     assert "It tests what a policy does with a retrial." in text, "what a task's file says of it"
-    assert "ACQB&#39;s routing with the oldest query first." in text, "what a policy's does"
+    assert "exploration on arrivals. Here: oldest first." in text, "what a policy's does"
     assert {*pl.read_csv(shown.parent / "table.csv")["by"]} == {"board"}
     assert shown.stat().st_size < 2_000_000
 
