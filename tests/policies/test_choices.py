@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import pytest
 from composing import composed
 from numpy.testing import assert_array_equal
-from tiers import cases
 
 import cqbjax
 from cqbjax import policies, sources
@@ -27,7 +26,8 @@ LEARNERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("exploration", cases(["decaying", "phased", "independent"], ["decaying"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("exploration", ["decaying", "phased", "independent"])
 def test_forced_exploration_around_acqb_is_that_of_acqb(exploration):
     own = {"exploration": exploration, "c1": 2.0, "explore_rounds": 9.0}
     whole = policies.Acqb(**own)
