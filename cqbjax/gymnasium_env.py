@@ -144,7 +144,8 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
             options: not used.
 
         Raises:
-            ValueError: a seed is not one of a sweep, or the list has another length.
+            ValueError: a seed is not a whole number from 0 to 2^31 - 1, or the list does not hold
+                `num_envs` seeds.
         """
         if seed is not None:
             seeds: Any = seed

@@ -66,7 +66,7 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
 
 @functools.wraps(_sweep)
 def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments: Any) -> xr.Dataset:
-    """Instantiate and train the policies, then run the engine's sweep, which has the docstring."""
+    """Instantiate and train the policies, then run `cqbjax.engine.sweep.sweep`."""
     if isinstance(policies, list | tuple) and all(isinstance(one, str) for one in policies):
         policies = {label: label for label in policies}
     if isinstance(policies, Mapping):

@@ -72,9 +72,10 @@ class UserModel(DynamicsModel):
     """
 
     def draw_patience(self, key: Array, problem: Problem) -> Array | None:
-        """Draw after how many unserved rounds each arriving query abandons: [T, A] int32.
+        """Draw the patience of each arriving query: [T, A] int32.
 
-        None: queries wait for any number of rounds.
+        Patience is the number of unserved rounds after which the user abandons. None: users wait
+        for any number of rounds.
         """
         return None
 
@@ -342,9 +343,9 @@ def check_model(model: Any, base: type) -> None:
 
 
 def oracle_is_heuristic(source: Source) -> bool:
-    """Return whether `optimal` is only a baseline here, neither the paper's oracle nor the best.
+    """Return whether `optimal` is only a baseline, neither the paper's oracle nor the best policy.
 
-    It is if preferences change, or if any model is not neutral.
+    This is the case if preferences change, or if any model is not neutral.
     """
     changes = any(getattr(layer, "changes", False) for layer in contract.source_layers(source))
     return changes or not all(getattr(model, "neutral", False) for model in models_of(source))

@@ -171,8 +171,8 @@ class Queue(NamedTuple):
             policy that needs `offer_counts`, else None.
         entry_rounds: [C] int32 round of the arrival or of the last attempt, for a policy that
             needs `entry_rounds`, else None.
-        number: [C] int32 number of the query in the order of arrival from 0, for a `numbered`
-            recorder if A > 1, else None.
+        number: [C] int32 number of the query; queries are numbered from 0 in the order of arrival.
+            None unless A > 1 and a recorder sets `Recorder.numbered`.
     """
 
     row: Array

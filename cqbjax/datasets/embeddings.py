@@ -49,8 +49,8 @@ def read_embeddings(
     Args:
         file: an `.npy` or `.parquet` file of float16, float32 or float64.
         num_prompts: P, the rows of the table.
-        of: clause about the table for error messages; its placeholder `{}` becomes the number of
-            prompts.
+        of: sentence for error messages that gives the number of prompts, such as "the table has {}
+            prompts". P replaces the placeholder `{}`.
         rows: [R] rows to return; None: all.
         ids: function that returns the ids [P] of the table; None: the table has no ids.
         column: name of the column of ids in the file.
@@ -229,7 +229,8 @@ def encoder_identity(model: str, truncation_side: str = RIGHT) -> str:
 def model_identity(model: str) -> str:
     """Return a model's name on the hub, or the hash of the files of its local folder.
 
-    The path of the folder does not count: a moved model is the same, other weights are not.
+    The hash does not depend on the path of the folder. A moved model thus keeps its hash, and a
+    model with changed weights has a new hash.
     """
     folder = pathlib.Path(model)
     if not folder.is_dir():

@@ -55,7 +55,8 @@ def fetch(
         list_files: returns the files of a path, or raises.
 
     Raises:
-        ValueError: one sentence, as `download` and `verify`.
+        ValueError: the dataset has no download and `source` is None, or `list_files`, `download` or
+            `verify` raises. The message is one sentence.
     """
     suffix = "" if source is None else f".{hash_parts(str(pathlib.Path(source).resolve()))[:8]}"
     record = cache_folder(data_dir) / f"{name}{suffix}.checksums.json"

@@ -51,8 +51,8 @@ def prepare(
         embeddings: a file in place of the encoder, [P, d] with any d: an `.npy`, row for row with
             the table before any prompt is dropped; or a Parquet file with `prompt_id` and
             `embedding`, in any order.
-        truncation_side: `right` or `left`, as in `embed`. None: `right`; if there are embeddings
-            beside the files, they then replace the encoder.
+        truncation_side: `right` or `left`, as in `embed`. None: `right`. An embeddings file in the
+            folder of the dataset's files replaces the encoder only if `truncation_side` is None.
 
     Returns:
         The outcome. After a kill the next call continues where the last one stopped.

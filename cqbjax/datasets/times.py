@@ -21,7 +21,9 @@ LEAST_BLOCKS = 2
 
 
 def read_times(path: str | Path, column: str | None = None) -> np.ndarray:
-    """Return a trace's request times, [n] float64 in the unit of the column (times: seconds).
+    """Return a trace's request times: [n] float64.
+
+    Numbers keep the unit of the column. Dates with times of day become seconds.
 
     Args:
         path: a `.parquet` or `.csv` file, such as the Azure or Mooncake traces.

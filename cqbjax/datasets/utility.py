@@ -32,10 +32,12 @@ def normalise_cost(cost: np.ndarray, rule: str = DEFAULT_COST_RULE) -> np.ndarra
 
     Args:
         cost: [P, N] USD per query, not negative.
-        rule: `global_max`: divided by the largest cell; `server_mean`: the same, averaged over a
-            server's prompts; `server_mean_max`: a server's mean divided by the largest mean;
-            `global_min_max`: the smallest cell becomes 0, the largest 1; `prompt_max` and
-            `prompt_min_max`: the same within each prompt; `none`: USD unchanged, at most 1.
+        rule: `global_max` divides each cell by the largest cell. `server_mean` averages the costs
+            of `global_max` over the prompts of each server. `server_mean_max` divides the mean cost
+            of each server by the largest of these means. `global_min_max` maps the smallest cell
+            to 0 and the largest to 1. `prompt_max` applies `global_max` within each prompt.
+            `prompt_min_max` applies `global_min_max` within each prompt. `none` returns the costs
+            in USD, which must be at most 1.
 
     Returns:
         [P, N] float64 in [0, 1]; 0 if a rule divides by zero because all costs are equal.
@@ -160,7 +162,7 @@ def mnl_utilities(probabilities: np.ndarray) -> np.ndarray:
 
 
 class ServedRates(NamedTuple):
-    """Long-run queries per round that routing without learning serves, retrials included.
+    """Long-run departures per round of routing without learning, if each failed query is retried.
 
     Attributes:
         random: a uniformly random assortment, drawn at every attempt.
@@ -219,8 +221,9 @@ def choose_arrival_rates(served: ServedRates) -> tuple[float, float, float]:
     """Choose a low, a middle and a high arrival rate, relative to random and best fixed routing.
 
     Low is 7.5% below the lesser of random and best fixed routing; middle is halfway between the
-    two; high is a quarter of the way from the greater to the oracle. Each is the nearest multiple
-    of 0.05, or of a finer step if that would leave its interval.
+    two; high is a quarter of the way from the greater to the oracle. Each rate is rounded to a
+    multiple of 0.05. The step is finer where necessary to keep the order: low < lesser < middle <
+    greater < high < oracle.
 
     Raises:
         ValueError: routing makes no difference.

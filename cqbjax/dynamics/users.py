@@ -77,7 +77,7 @@ class Impatience(UserModel):
         give_up: g, the probability to abandon after each failed attempt.
         patience: number of rounds in the queue without service after which a user abandons;
             infinite: a user never abandons for this reason.
-        leave: the probability to abandon after each such round.
+        leave: the probability to abandon after each round in the queue without service.
         pretends: the probability that abandoning after an attempt looks like satisfaction; the
             feedback is then that the likeliest answer was accepted.
     """

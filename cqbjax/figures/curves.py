@@ -163,13 +163,16 @@ def _set_scale(panel: Axes, lines: pl.DataFrame) -> None:
 
 
 def count_close(tops: np.ndarray[Any, Any]) -> int:
-    """Count the close competitors: the policies below the widest relative gap.
+    """Count the policies whose curves have similar heights, the close competitors.
+
+    The largest ratio of two neighbours in `tops` separates them from the weak policies.
 
     Args:
         tops: [P] highest value of each policy, ascending.
 
     Returns:
-        At least two, or all of them if no weak policy would flatten the others.
+        At least two, or P if a linear axis can show all policies: the highest value is then at most
+        `FLATTENING` times the highest value of the close competitors.
     """
     if len(tops) < 3 or tops[1] <= 0:
         return len(tops)

@@ -40,8 +40,8 @@ def draw_user_figures(
 
     Args:
         points: points of a study, from `results.load_points`.
-        few: whether each point has its own panel; otherwise the last values are drawn over the
-            swept keys.
+        few: whether there are few points, so that each has its own panel. Otherwise the values at
+            the end of the runs are drawn over the swept keys.
         spread: as in `draw_curves`.
 
     Yields:

@@ -207,9 +207,9 @@ def train_policies(
         source: the dataset.
         seeds: [S] the seeds of the sweep, in its order.
         cache_dir: fits go to `cache_dir/<dataset>/`.
-        tuning_seed: None cross-validates the hyper-parameters of routers on every seed's own
-            offline split; a number once, on that seed's, which may hold prompts of other seeds'
-            pools.
+        tuning_seed: the seed on whose offline split the hyper-parameters of routers are
+            cross-validated, once for all seeds. This split may hold prompts of other seeds' pools.
+            None: they are cross-validated for each seed, on the offline split of that seed.
         progress: reports the fits.
 
     Raises:

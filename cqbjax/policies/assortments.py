@@ -35,7 +35,8 @@ def choose_query_and_servers(
         uniform: [] in [0, 1), for the random rules.
         retry: `fallback` and `cache` take the servers offered least often to the query first; the
             other rules take the best servers, by `retries.revise_utilities`.
-        few: score a query by its first `few` servers only, which are the ones offered; None: K.
+        few: number of servers that the policy will offer, at most K. Only the first `few` servers
+            of an assortment count in its score. None: K.
 
     Returns:
         Slot ([] int32) and servers (K times [] int32), the best first; ties go to the lowest slot

@@ -1,8 +1,8 @@
 """Bandits that ignore contexts: Q-UCB, Q-ThS, and one ranking of the LLMs for all queries.
 
 Q-UCB and Q-ThS are Algorithms 1 and 2 of Krishnasamy et al. (2021). `LlmRanking` is what gateways
-deploy today. What they learn, counts of each LLM, goes with any schedule and with the retry rules
-that need no model of a query.
+deploy today. All three policies learn only counts of each LLM. They can be combined with any
+schedule, and with the retry rules that do not need a prediction of a query's log-odds.
 """
 
 from typing import Literal, NamedTuple

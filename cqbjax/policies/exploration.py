@@ -26,7 +26,8 @@ def draw_exploration(
             arrivals, always while t <= tau and with probability T^(-1/2) afterwards),
             `independent` (eta(t-1) whether or not a query arrived), or `none` (never).
         uniform: [] in [0, 1).
-        since: [] t of eta: the round, or how many attempts an estimate has learnt from.
+        since: [] t in eta(t-1), counted in rounds or in the attempts that an estimate has learnt
+            from.
         observation: the round.
         c1: exploration constant.
         explore_rounds: tau, in rounds.
@@ -50,7 +51,11 @@ def unrank_turn(key: Array, turn: Array, observation: Observation) -> Array:
 def advance_turn(
     turn: Array, observation: Observation, action: Action, feedback: Feedback
 ) -> Array:
-    """Return the round-robin's next number: it moves when an explored assortment was answered."""
+    """Return the number of the next assortment to explore.
+
+    It is the successor of `turn` if `action` was a forced exploration with valid feedback, and
+    `turn` otherwise. The first assortment follows the last one.
+    """
     problem = observation.problem
     count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
     return jnp.where(action.explored & feedback.valid, (turn + 1) % count, turn)

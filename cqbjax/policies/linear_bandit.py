@@ -43,10 +43,12 @@ class LinearBandit:
         index: `ucb` or `thompson`.
         alpha: exploration weight.
         lambda0: regularisation, initially A = lambda0 I.
-        schedule: the queue rule that picks the query; or `joint`, the query with the best index,
-            for which `thompson` uses each server's normal draw for all queries.
+        schedule: the queue rule that picks the query, or `joint`, which picks the query with the
+            best index. With `joint`, `thompson` makes one normal draw for each server and uses it
+            for all queries.
         retry: how a query that returns is routed: `same`, `fallback` or `cache`
-            (`retries.Retry`). An index is no log-odds, which the other rules need.
+            (`retries.Retry`). The other retry rules need log-odds, and this index is not
+            measured in log-odds.
     """
 
     index: Literal["ucb", "thompson"] = static(default="ucb")

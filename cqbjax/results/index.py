@@ -41,8 +41,8 @@ class CacheKey(NamedTuple):
     """Hashes of everything that determines the numbers of a point.
 
     Attributes:
-        point: hash of configuration, data and code without policies; of an extensible point also
-            without arrival rates and seeds.
+        point: hash of configuration, data and code without policies. If arrival rates and seeds can
+            be added to the point later, the hash does not include them either.
         policies: label -> hash of the policy's configuration and code.
     """
 
@@ -195,7 +195,9 @@ class ResultIndex:
     def read(
         self, asked: Sequence[RunRequest], rounds: Sequence[int] | None = None
     ) -> list[xr.Dataset]:
-        """Return stored points, and make them the newest of their names; each file is read once.
+        """Return stored points, and mark each as the newest stored point of its name.
+
+        Each file is read once.
 
         Args:
             asked: points without missing runs.

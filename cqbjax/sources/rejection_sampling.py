@@ -1,4 +1,4 @@
-"""Rejection sampling of contexts: the first T candidates that score enough, in drawing order."""
+"""Rejection sampling of contexts: keep the first T whose best assortment has high log-odds."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,8 @@
-"""Recorders of the queue and of the policy's decisions: those of every run, and three more."""
+"""Recorders of the queue and of the policy's decisions.
+
+Every run has `QueueLength`, `Regret`, `Departures` and `Exploration`. The other recorders are
+optional.
+"""
 
 import dataclasses
 

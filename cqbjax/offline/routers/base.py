@@ -73,8 +73,8 @@ class OfflineSplit:
     def sort_rows(self) -> "OfflineSplit":
         """Return the same rows in an order that depends on their content alone.
 
-        Rows of one embedding are ordered by their sorted cells first, so that the order of the LLMs
-        hardly matters either.
+        Rows with equal embeddings are compared by their cells in ascending order, and only then by
+        their cells in the order of the LLMs. The order of the LLMs thus hardly matters.
         """
         cells = [self.performance, self.cost]
         if self.departure is not None:
@@ -167,7 +167,8 @@ def split_folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indice
 def cluster(embeddings: Floats, clusters: int, seed: int) -> "KMeans":
     """Cluster embeddings [n, d] by k-means: `labels_` [n] and `cluster_centers_` [C, d].
 
-    Many prompts can share one embedding (a long common prefix): no more clusters than points.
+    Many prompts can share one embedding, for example if they have a long common prefix. The number
+    of clusters is therefore at most the number of distinct embeddings.
     """
     from sklearn.cluster import KMeans
 
