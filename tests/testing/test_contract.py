@@ -157,7 +157,7 @@ FAULTS = {
     "Action.servers must be int32[2]": dict(act=lambda a, o: a._replace(servers=a.servers[:1])),
     "Action.explored must be bool": dict(act=lambda a, o: a._replace(explored=jnp.int32(0))),
     "must be pure": dict(act=impurely),
-    "tracing them twice": dict(act=drawing_outside),
+    "when it is traced again": dict(act=drawing_outside),
     "shapes and types": dict(learn=lambda o, n, f: n._replace(offered=n.offered.astype(jnp.int32))),
     "structure that init returns": dict(learn=lambda o, n, f: (n.offered, n.accepted)),
     "leaving out update": dict(learn=counting_empty_rounds),
