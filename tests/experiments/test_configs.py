@@ -220,7 +220,7 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
     [
         (["experiment=nothing"], ["error: experiment nothing is unknown", "synthetic_servers"]),
         (["preset=best"], ["error: preset best is unknown", "tuned_routing"]),
-        (["policy=[acqb,nobody]"], ["error: policy nobody is unknown", "acqb_fifo"]),
+        (["policy=[acqb,nobody]"], ["error: policy nobody is unknown", "acqb_rr"]),
         (["rate=0.5"], ["error: rate is no key", "arrival_rate"]),
         (["K=[1,9]"], ["error: K=9 must lie in 1..N, and N=5"]),
         (["arrival_rate=1.5"], ["error: arrival_rate=1.5 must lie in [0, 1]"]),
