@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from cqbjax.core.inputs import suggest_names
+from cqbjax.core.labels import split_label
 from cqbjax.engine.sweep import sweep as _sweep
 from cqbjax.engine.validation import choose_seeds
 
@@ -46,7 +47,8 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
     from cqbjax.cli import _compose, _instantiate
 
     with _compose.initialize_hydra():
-        if _compose.split_label(label)[0] not in _compose.list_bases():
+        bases = _compose.list_bases()
+        if split_label(label, bases)[0] not in bases:
             known = _compose.list_choices("policy")
             raise ValueError(
                 f"policy {label} is unknown{suggest_names(label, _compose.list_labels(), known)}"

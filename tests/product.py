@@ -58,10 +58,12 @@ class Case(NamedTuple):
 
 def list_routers() -> list[str]:
     """Return the labels of routers, with each retry rule and schedule."""
-    from cqbjax.cli._compose import list_bases, list_labels, split_label
+    from cqbjax.cli._compose import list_bases, list_labels
+    from cqbjax.core.labels import split_label
 
-    bases = {name for name, path in list_bases().items() if path.parent.name == "router"}
-    return [label for label in list_labels() if split_label(label)[0] in bases]
+    bases = list_bases()
+    routers = {name for name, path in bases.items() if path.parent.name == "router"}
+    return [label for label in list_labels() if split_label(label, bases)[0] in routers]
 
 
 def whole(sources: Sequence[str], sizes: Sequence[int]) -> list[Case]:

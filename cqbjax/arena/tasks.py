@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from cqbjax.core.labels import split_label
 from cqbjax.experiments.configs import CONF, ComposedConfig, Config
-from cqbjax.results.policy_styles import split_rules
+from cqbjax.results.policy_styles import describe_rules
 
 if TYPE_CHECKING:
     from cqbjax.arena.board import Board
@@ -144,9 +145,9 @@ def read_comment(group: str, name: str) -> str:
     """
     path = CONF / group / f"{name}.yaml"
     if group == "policy" and not path.is_file():
-        base, rules, _ = split_rules(name)
-        text = read_comment(group, base) if base != name else ""
-        return f"{text} Here: {rules}." if text else ""
+        base, rules = split_label(name)
+        text = read_comment(group, base) if rules else ""
+        return f"{text} Here: {describe_rules(rules)}." if text else ""
     lines = path.read_text().splitlines() if path.is_file() else []
     top = itertools.takewhile(lambda line: line.startswith("#"), lines)
     return " ".join(line[1:].strip() for line in top if not line.startswith("# @package"))

@@ -31,6 +31,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from cqbjax.core.labels import RETRIES, SCHEDULES, split_label
 from cqbjax.experiments import configs, validation
 from cqbjax.experiments.configs import CONF, ComposedConfig, Config, Template
 from cqbjax.experiments.grid import Job
@@ -38,13 +39,6 @@ from cqbjax.experiments.grid import Job
 # A checkout also has the configurations of the paper's reproduction, which is not in the wheel.
 SHIPPED = [path for path in (CONF, CONF.parent / "reproduction" / "conf") if path.is_dir()]
 
-# Part of a policy's label -> the setting that it changes.
-RETRIES = ("fallback", "posterior", "recall", "cache")
-SCHEDULES = {
-    "fifo": "oldest", "lifo": "newest", "least_served": "least_served", "random": "random",
-    "priority": "joint",
-}  # fmt: skip
-_LABEL = re.compile(rf"(.+?)(?:_({'|'.join(RETRIES)}))?(?:_({'|'.join(SCHEDULES)}))?")
 # Sweepers that hand over all jobs at once, and want no objective.
 GRID_SWEEPERS = ("grid", "basic")
 
@@ -54,18 +48,6 @@ def list_bases() -> dict[str, Path]:
     files = [path for one in list_folders() for path in sorted(one.glob("router/*.yaml"))]
     files += [path for one in list_folders() for path in sorted(one.glob("policy/*.yaml"))]
     return {path.stem: path for path in files}
-
-
-def split_label(label: str) -> tuple[str, dict[str, str]]:
-    """Return the base of a label, and the settings that the label changes.
-
-    A file comes before a composition: the base of `acqb_explore_random` is itself.
-    """
-    base, retry, schedule = label, None, None
-    if label not in list_bases() and (match := _LABEL.fullmatch(label)):
-        base, retry, schedule = match.groups()
-    changed = {"retry": retry, "schedule": schedule and SCHEDULES[schedule]}
-    return base, {key: value for key, value in changed.items() if value}
 
 
 def list_labels() -> list[str]:
@@ -136,7 +118,7 @@ class ComposedPolicies(ConfigSource):
         group, _, name = config_path.removesuffix(".yaml").rpartition("/")
         if group != "policy":
             return False
-        base, rules = split_label(name)
+        base, rules = split_label(name, self._bases)
         return base in self._bases and bool(rules or self._bases[base].parent.name == "router")
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
@@ -147,8 +129,9 @@ class ComposedPolicies(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the configuration of a policy."""
         label = Path(config_path).stem
-        base, rules = split_label(label)
-        config, path = OmegaConf.load(self._bases[base]), self._bases[base]
+        base, rules = split_label(label, self._bases)
+        path = self._bases[base]
+        config = OmegaConf.load(path)
         if path.parent.name == "router":
             node = {
                 "_target_": "cqbjax.offline.TrainedRouter", "router": config,

@@ -1,12 +1,20 @@
-"""Names shared by several packages: the optimal policy, servers, and the paper's data."""
+"""Names shared by several packages: labels of policies, servers, and the paper's data."""
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 # The label of the oracle: the policy that regret is measured against.
 OPTIMAL = "optimal"
+# Parts of a policy's label, BASE[_RETRY][_SCHEDULE]: retry rules, and schedules -> the queue rule.
+RETRIES = ("fallback", "posterior", "recall", "cache")
+SCHEDULES = {
+    "fifo": "oldest", "lifo": "newest", "least_served": "least_served", "random": "random",
+    "priority": "joint",
+}  # fmt: skip
+_LABEL = re.compile(rf"(.+?)(?:_({'|'.join(RETRIES)}))?(?:_({'|'.join(SCHEDULES)}))?")
 # The attribute of an array of one server's values: the number of that server.
 SERVER = "server"
 # The dimension of arrays with one number per LLM; its coordinate holds the LLMs' names.
@@ -27,6 +35,21 @@ PAPER_DATASETS = {
 # Values of `provenance`: the paper's data; a proxy dataset; generated data; a user's data. Code
 # that reads or generates data sets it, and all other code reads it.
 PAPER, PROXY, GENERATED, USER_DATA = "paper", "stand-in", "generated", "own"
+
+
+def split_label(label: str, bases: Collection[str] = ()) -> tuple[str, dict[str, str]]:
+    """Return the base of a policy's label, and the rules that the label sets.
+
+    Args:
+        label: `lints_fallback_fifo` sets `{"retry": "fallback", "schedule": "oldest"}` in `lints`.
+        bases: names that are not split, such as `acqb_explore_random`.
+    """
+    parts = None if label in bases else _LABEL.fullmatch(label)
+    if parts is None:
+        return label, {}
+    base, retry, schedule = parts.groups()
+    rules = {"retry": retry, "schedule": SCHEDULES.get(schedule)}
+    return base, {key: value for key, value in rules.items() if value}
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cqbjax.core.labels import PAPER
+from cqbjax.core.labels import PAPER, split_label
 from cqbjax.experiments import validation
 from cqbjax.experiments.configs import ComposedConfig, Config, exploration_length, select
 from cqbjax.experiments.validation import BY_RULE, DIMENSIONS, to_list
@@ -252,7 +252,7 @@ def find_left_out(config: Config) -> dict[str, str]:
     listed = (config.policies_by_K or {}).get(config.K)
     reasons = {}
     for label in map(str, config.policy):
-        if config.K != 1 and label.startswith(SINGLE_SERVER):
+        if config.K != 1 and split_label(label)[0] in SINGLE_SERVER:
             reasons[label] = "defined for K=1 only"
         elif listed is not None and label not in listed:
             reasons[label] = f"not in policies_by_K of K={config.K}"

@@ -1,10 +1,10 @@
 """Names, colours and line styles of policies in figures and tables."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.labels import OPTIMAL, split_label
 
 # Attributes of a scenario that extends the paper's.
 OTHERWISE = ("arrivals", "source_settings", "drift", "users", "service")
@@ -86,40 +86,54 @@ STYLE: dict[str, Style] = {
     "carrot": Style("CARROT", "#332288", marker="X"),
     "logistic": Style("Logistic", "#117733", marker="P"),
 }
-# Suffix of a label, for retries and schedules -> words in its name, dashes of its line.
-_PAIRED = {
-    "_fifo": ("oldest first", (0, (12, 2))),
-    "_lifo": ("newest first", (0, (3, 4))),
-    "_random": ("random query", (0, (1, 5))),
-    "_least_served": ("least served", _DOT),
-    "_priority": ("priority", _DASH),
-    "_fallback": ("fallback", (0, (2, 1))),
-    "_fallback_least_served": ("fallback, least served", (0, (3, 1, 1, 1))),
-    "_fallback_priority": ("fallback, priority", (0, (6, 1))),
-    "_posterior": ("own failures", _LONG),
-    "_posterior_least_served": ("own failures, least served", _DASH_DOT),
-    "_posterior_priority": ("own failures, priority", (0, (8, 1, 2, 1))),
-    "_recall": ("recall", (0, (4, 1, 1, 1, 1, 1))),
-    "_recall_least_served": ("recall, least served", (0, (10, 1))),
-    "_recall_priority": ("recall, priority", (0, (1, 3))),
-    "_cache": ("cache", (0, (5, 2, 1, 2, 1, 2))),
-    "_cache_least_served": ("cache, least served", (0, (2, 2))),
-    "_cache_priority": ("cache, priority", (0, (7, 3))),
-}
-STYLE |= {
-    label + suffix: STYLE[label]._replace(name=f"{STYLE[label].name} ({words})", dashes=dashes)
-    for suffix, (words, dashes) in _PAIRED.items()
-    for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot", "logistic")
+# Retry rules and queue rules in the words of a legend.
+_WORDS = {
+    "fallback": "fallback", "posterior": "own failures", "recall": "recall", "cache": "cache",
+    "oldest": "oldest first", "newest": "newest first", "least_served": "least served",
+    "random": "random query", "joint": "priority",
+}  # fmt: skip
+# Ending of a label, with a retry rule or a schedule -> dashes of its line.
+_DASHES = {
+    "_fifo": (0, (12, 2)),
+    "_lifo": (0, (3, 4)),
+    "_random": (0, (1, 5)),
+    "_least_served": _DOT,
+    "_priority": _DASH,
+    "_fallback": (0, (2, 1)),
+    "_fallback_least_served": (0, (3, 1, 1, 1)),
+    "_fallback_priority": (0, (6, 1)),
+    "_posterior": _LONG,
+    "_posterior_least_served": _DASH_DOT,
+    "_posterior_priority": (0, (8, 1, 2, 1)),
+    "_recall": (0, (4, 1, 1, 1, 1, 1)),
+    "_recall_least_served": (0, (10, 1)),
+    "_recall_priority": (0, (1, 3)),
+    "_cache": (0, (5, 2, 1, 2, 1, 2)),
+    "_cache_least_served": (0, (2, 2)),
+    "_cache_priority": (0, (7, 3)),
 }
 # Colours of user-defined policies, chosen by their labels.
 _OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
 
 
-def split_rules(label: str) -> tuple[str, str, Any]:
-    """Return a label's base, its retry rule and schedule in words, and the dashes of its line."""
-    endings = (suffix for suffix in _PAIRED if label.endswith(suffix))
-    suffix = max(endings, key=len, default="")
-    return label.removesuffix(suffix), *_PAIRED.get(suffix, ("", "-"))
+def describe_rules(rules: Mapping[str, str]) -> str:
+    """Return the rules of a label, from `split_label`, in words."""
+    return ", ".join(_WORDS[rule] for rule in rules.values())
+
+
+def _add_rules(base: str, ending: str) -> Style:
+    """Return the style of a base with the rules of a label's ending: only the dashes differ."""
+    _, rules = split_label(base + ending)
+    name = f"{STYLE[base].name} ({describe_rules(rules)})"
+    return STYLE[base]._replace(name=name, dashes=_DASHES.get(ending, _LONG))
+
+
+# Tables sort by this order: routers follow all others, those with one rule together.
+STYLE |= {
+    router + ending: _add_rules(router, ending)
+    for ending in _DASHES
+    for router in ("zero", "knn", "mlp", "umr", "routerdc", "carrot", "logistic")
+}
 
 
 def find_style(policy: str) -> Style:
@@ -129,9 +143,9 @@ def find_style(policy: str) -> Style:
     """
     if policy in STYLE:
         return STYLE[policy]
-    base, words, dashes = split_rules(policy)
-    if base in STYLE:
-        return STYLE[base]._replace(name=f"{STYLE[base].name} ({words})", dashes=dashes)
+    base, rules = split_label(policy)
+    if rules and base in STYLE:
+        return _add_rules(base, policy.removeprefix(base))
     number = zlib.crc32(policy.encode())
     color = _OTHERS[number % len(_OTHERS)]
     return Style(policy, color, (_DASH_DOT, _LONG, "-")[number // 8 % 3], "P")

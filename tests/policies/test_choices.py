@@ -9,8 +9,9 @@ from numpy.testing import assert_array_equal
 
 import cqbjax
 from cqbjax import policies, sources
-from cqbjax.cli._compose import split_label
+from cqbjax.cli._compose import list_bases
 from cqbjax.core import rng
+from cqbjax.core.labels import split_label
 from cqbjax.core.types import Observation, Problem, Queue
 from cqbjax.experiments.grid import compose
 from cqbjax.policies.context_free_bandits import LlmCounts
@@ -113,7 +114,7 @@ LABELS = {
 
 @pytest.mark.parametrize("label", LABELS)
 def test_a_label_is_a_base_a_retry_rule_and_a_schedule(label):
-    assert split_label(label) == LABELS[label]
+    assert split_label(label, list_bases()) == LABELS[label]
 
 
 def policies_of(*words):
