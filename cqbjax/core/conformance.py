@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +33,21 @@ from cqbjax.core.types import (
 ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
+def trace(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    """Return a function's program, to compare it with another trace, and the shapes it returns."""
+    # A new function each time, because JAX caches the trace of a function.
+    program, shapes = jax.make_jaxpr(lambda *a: function(*a), return_shape=True)(*args)
+    consts = [to_numpy(one).tobytes() for one in program.consts]
+    return (ADDRESS.sub("", str(program)), consts), shapes
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Return an array, or the bits of a random key, as a NumPy array."""
+    if isinstance(value, Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
+
+
 def check_policy(policy: Policy, problem: Problem) -> None:
     """Check the shapes and types of a policy's action, and that `update` keeps those of the state.
 
@@ -49,25 +64,18 @@ def check_policy(policy: Policy, problem: Problem) -> None:
     number = None if problem.channels == 1 else _int32(())
     arguments = _workload_shapes(problem), _int32(()), Feedback(_int32(()), _bool(()), number)
 
-    def trace() -> tuple[Any, Any]:
-        """Return the program of a round as text with its constants, and the shapes it returns."""
+    def play_round(policy: Policy, workload: Workload, round_: Array, feedback: Any) -> Any:
+        instance = simulate.Instance(rng.run_key(0), workload, jnp.zeros(0), jnp.zeros(0))
+        carry = simulate.start(policy, problem, instance, problem.horizon)
+        seen = simulate.observe(policy, problem, instance, carry, round_)
+        action = policy.select(rng.run_key(0), carry.state, seen)
+        require(
+            isinstance(action, Action),
+            f"select must return an Action, and it returns {type(action).__name__}",
+        )
+        return carry.state, action, policy.update(carry.state, seen, action, feedback)
 
-        def play_round(policy: Policy, workload: Workload, round_: Array, feedback: Any) -> Any:
-            instance = simulate.Instance(rng.run_key(0), workload, jnp.zeros(0), jnp.zeros(0))
-            carry = simulate.start(policy, problem, instance, problem.horizon)
-            seen = simulate.observe(policy, problem, instance, carry, round_)
-            action = policy.select(rng.run_key(0), carry.state, seen)
-            require(
-                isinstance(action, Action),
-                f"select must return an Action, and it returns {type(action).__name__}",
-            )
-            return carry.state, action, policy.update(carry.state, seen, action, feedback)
-
-        program, shapes = jax.make_jaxpr(play_round, return_shape=True)(policy, *arguments)
-        text = ADDRESS.sub("", str(program))
-        return (text, [np.asarray(one).tobytes() for one in program.consts]), shapes
-
-    program, (before, action, after) = trace()
+    program, (before, action, after) = trace(play_round, policy, *arguments)
     servers = (problem.assortment_size,)
     _check_fields("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),
            explored=((), jnp.bool_))  # fmt: skip
@@ -90,9 +98,8 @@ def check_policy(policy: Policy, problem: Problem) -> None:
             f"update must keep shapes and types, and state{jax.tree_util.keystr(path)} turns from "
             f"{_describe_array(old)} to {_describe_array(new)}",
         )
-    # JAX caches a traced function, and `trace` defines a new one in each call.
     require(
-        trace()[0] == program,
+        trace(play_round, policy, *arguments)[0] == program,
         "select and update must be pure, and the program of a round changes when it is traced "
         "again: keep no globals, and draw random numbers with cqbjax.rng from the key of select, "
         "not with numpy.random or random",

@@ -7,7 +7,6 @@ runs in `sweep`.
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -106,40 +105,6 @@ def check_fields(policy: Policy) -> None:
                 raise ContractError(
                     f"{name}.{part.name} is static and must be hashable: {error}"
                 ) from error
-
-
-def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:
-    """Check that tracing a round twice gives the same program, without hidden state.
-
-    Raises:
-        ContractError: if the programs differ.
-    """
-
-    def play_round(policy: Policy, round_: Array) -> Any:
-        carry = simulate.start(policy, problem, instance, problem.horizon)
-        return simulate.run_round(policy, problem, instance, carry, round_)
-
-    require(
-        traces_equally(play_round, policy, 1),
-        "select and update must be pure: tracing them twice gives different programs",
-    )
-
-
-def traces_equally(function: Callable[..., Any], *args: Any) -> bool:
-    """Return whether tracing a function twice gives the same program and constants."""
-    # A new lambda each time, because JAX caches the trace of a function.
-    first, second = (jax.make_jaxpr(lambda *a: function(*a))(*args) for _ in range(2))
-    return str(first) == str(second) and all(
-        np.array_equal(to_numpy(a), to_numpy(b))
-        for a, b in zip(first.consts, second.consts, strict=True)
-    )
-
-
-def to_numpy(value: Any) -> np.ndarray:
-    """Return an array, or the bits of a random key, as a NumPy array."""
-    if isinstance(value, Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        value = jax.random.key_data(value)
-    return np.asarray(value)
 
 
 # Rounds that are repeated without compilation, operation by operation.
@@ -316,8 +281,6 @@ def check_policy(
     checked = {} if checked is None else checked
     key = signature_of(policy), problem
     if key not in checked:
-        instance = jax.tree.map(operator.itemgetter(0), draw_instances(problem, seed, 1))
         conformance.check_policy(policy, problem)
-        check_pure(policy, problem, instance)
         checked[key] = compile_runs(policy, problem)
     check_decisions(policy, problem, seed, uncompiled, checked[key])

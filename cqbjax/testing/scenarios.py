@@ -1,6 +1,7 @@
 """Checks of sources, and of user and service models."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,6 @@ from cqbjax.core.pytree import as_arrays, signature_of
 from cqbjax.core.scenario import Dynamics, Scenario, ServiceModel, UserModel, check_model
 from cqbjax.core.types import Problem, Source
 from cqbjax.testing.instances import PROBLEM
-from cqbjax.testing.policies import to_numpy, traces_equally
 
 
 def check_source(
@@ -91,7 +91,7 @@ def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> 
         (drawn,) = _draw_checked_dynamics(scenario, problem, seed).user_draws
         first = jax.tree.map(lambda leaf: leaf[0, 0], drawn)
         require(
-            traces_equally(functools.partial(users.react, first), np.int32(1)),
+            _traces_equally(functools.partial(users.react, first), np.int32(1)),
             "react must be pure: tracing it twice gives different programs",
         )
 
@@ -128,9 +128,15 @@ def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int =
         }  # fmt: skip
         for method, args in arguments.items():
             require(
-                traces_equally(functools.partial(getattr(service, method), first), *args),
+                _traces_equally(functools.partial(getattr(service, method), first), *args),
                 f"{method} must be pure: tracing it twice gives different programs",
             )
+
+
+def _traces_equally(function: Callable[..., Any], *args: Any) -> bool:
+    """Return whether tracing a function twice gives the same program."""
+    first, second = (conformance.trace(function, *args)[0] for _ in range(2))
+    return bool(first == second)
 
 
 def _draw_checked_dynamics(scenario: Scenario, problem: Problem, seed: int) -> Dynamics:
@@ -139,7 +145,7 @@ def _draw_checked_dynamics(scenario: Scenario, problem: Problem, seed: int) -> D
 
     def draw(horizon: int) -> tuple[Any, list[np.ndarray]]:
         dynamics: Any = scenario.draw_dynamics(key, problem._replace(horizon=horizon))
-        return dynamics, [to_numpy(leaf) for leaf in jax.tree.leaves(dynamics[2:])]
+        return dynamics, [conformance.to_numpy(leaf) for leaf in jax.tree.leaves(dynamics[2:])]
 
     (dynamics, first), (_, second) = draw(problem.horizon), draw(problem.horizon)
     pairs = zip(first, second, strict=True)
