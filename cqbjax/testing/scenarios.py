@@ -90,10 +90,7 @@ def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> 
         scenario = Scenario(source=None, users=(users,))
         (drawn,) = _draw_checked_dynamics(scenario, problem, seed).user_draws
         first = jax.tree.map(lambda leaf: leaf[0, 0], drawn)
-        require(
-            _traces_equally(functools.partial(users.react, first), np.int32(1)),
-            "react must be pure: tracing it twice gives different programs",
-        )
+        _check_pure("react", functools.partial(users.react, first), np.int32(1))
 
 
 def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int = 0) -> None:
@@ -127,16 +124,13 @@ def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int =
             "prices": (),
         }  # fmt: skip
         for method, args in arguments.items():
-            require(
-                _traces_equally(functools.partial(getattr(service, method), first), *args),
-                f"{method} must be pure: tracing it twice gives different programs",
-            )
+            _check_pure(method, functools.partial(getattr(service, method), first), *args)
 
 
-def _traces_equally(function: Callable[..., Any], *args: Any) -> bool:
-    """Return whether tracing a function twice gives the same program."""
+def _check_pure(name: str, function: Callable[..., Any], *args: Any) -> None:
+    """Raise if tracing a method twice gives different programs."""
     first, second = (conformance.trace(function, *args)[0] for _ in range(2))
-    return bool(first == second)
+    require(first == second, f"{name} must be pure: tracing it twice gives different programs")
 
 
 def _draw_checked_dynamics(scenario: Scenario, problem: Problem, seed: int) -> Dynamics:
