@@ -1,14 +1,13 @@
-"""A digest of the code that a result depends on: all modules that a computation imports.
+"""A digest of the code that a result depends on.
 
-The digest is part of the cache key of a result. An edit of the simulator, of a policy or of a
-module that a user's policy imports changes the key; an edit of a module that only draws figures
-does not. Import statements are read from the source files, also inside functions, without importing
-a module. The standard library and installed packages are left out, except for this package and the
+The digest is part of the cache key of a result. Of this package, a module counts with all modules
+of its folder (`cqbjax/policies/`): an edit of a policy changes the key, an edit of a module that
+only draws figures does not. Of the code of a user, a module counts with all modules that it
+imports, also inside functions. The standard library and installed packages are left out, except for
 packages that define the classes of the computation.
 """
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -19,27 +18,22 @@ import sysconfig
 import textwrap
 import types
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cqbjax.core.files import arrays_digest, file_digest, hash_parts, is_path, sha256
 
 OWN = "cqbjax"
-# Modules that log or store results, and so cannot change them.
-EXCLUDED_MODULES = (
-    "cqbjax.engine.progress", "cqbjax.engine.checkpoints", "cqbjax.core.code",
-    "cqbjax.experiments.study_types",
-)  # fmt: skip
 
 
 def digest(entries: Iterable[str], *parts: Any) -> str:
     """Hash the code that a computation runs.
 
     Args:
-        entries: names of modules to start from.
+        entries: names of modules to start from; of this package, names of folders will do.
         parts: classes, functions, and trees of objects. Each adds its module and all modules that
             this one imports, directly or not. A definition in a notebook adds its source text; if
             the text is not available, the digest is unique. A third-party object also adds the
@@ -53,14 +47,8 @@ def digest(entries: Iterable[str], *parts: Any) -> str:
             texts |= set(_source_texts(root, modules, set()))
         else:
             modules.add(root.__module__)
-    return hash_parts(_digest_modules(frozenset(modules)), *sorted(texts), *read)
-
-
-def modules(entries: Iterable[str], *parts: Any) -> list[str]:
-    """Return the names of the modules that `digest` includes, sorted."""
-    roots = list[Any]()
-    _collect(parts, roots, [], set(), own=True)
-    return sorted(_reached({*entries, *(root.__module__ for root in roots)}))
+    reached = _reached(modules)
+    return hash_parts(*(f"{x} {reached[x]}" for x in sorted(reached)), *sorted(texts), *read)
 
 
 def _collect(part: Any, roots: list[Any], read: list[str], seen: set[int], own: bool) -> None:
@@ -102,171 +90,50 @@ def _is_users(kind: type) -> bool:
     return top not in {OWN, *sys.stdlib_module_names} and not (file and _is_installed(file))
 
 
-def _digest_modules(roots: frozenset[str]) -> str:
-    """Hash modules and all their imports; reuse the last digest if no file has changed."""
-    if roots in _digest_caches[-1]:
-        return _digest_caches[-1][roots]
-    places = frozenset((name, _file_of(name)) for name in roots)
-    key, states = _digests.get(places, ("", {}))
-    if not states or any(_state(file) != state for file, state in states.items()):
-        reached = _reached(set(roots))
-        states = {os.fspath(file): _state(os.fspath(file)) for file in reached.values()}
-        key = hash_parts(*(f"{name} {_parsed(reached[name]).digest}" for name in sorted(reached)))
-        _digests[places] = key, states
-    if len(_digest_caches) > 1:
-        _digest_caches[-1][roots] = key
-    return key
-
-
-@contextlib.contextmanager
-def cache_file_states() -> Iterator[None]:
-    """Within this context, check each file for changes only once, for the digests of a grid."""
-    _digest_caches.append({})
-    try:
-        yield
-    finally:
-        _digest_caches.pop()
-
-
-# Modules -> their digest, for each `cache_file_states` context; the first entry stays empty.
-_digest_caches: list[dict[frozenset[str], str]] = [{}]
-
-
-# Modules with their files -> their digest, and the state of every file that it includes.
-_digests: dict[frozenset[Any], tuple[str, dict[str, tuple[int, int] | None]]] = {}
-
-
-def _state(file: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(file)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-class _Parsed(NamedTuple):
-    """The parsed file of a module.
-
-    Attributes:
-        digest: the file's SHA-256.
-        imports: (module, name) of each import; the name is "" for `import module`.
-        names: for an `__init__.py` that only lists names, all imports including those for type
-            checking; None if the file has other code.
-    """
-
-    digest: str
-    imports: tuple[tuple[str, str], ...]
-    names: tuple[tuple[str, str], ...] | None
-
-
-def _parsed(file: Path) -> _Parsed:
-    """Parse a file, or return the cached result if it has not changed."""
-    state = file.stat()
-    return _parsed_once(file, state.st_mtime_ns, state.st_size)
-
-
-@functools.lru_cache(maxsize=4096)
-def _parsed_once(file: Path, *_: int) -> _Parsed:
-    tree = ast.parse(file.read_bytes())
-    lists = file.name == "__init__.py" and all(map(_is_listing, tree.body))
-    typed = [node for one in tree.body if isinstance(one, ast.If) for node in one.body]
-    names = tuple(_imports([*tree.body, *typed])) if lists else None
-    return _Parsed(sha256(file), tuple(_imports(tree.body)), names)
-
-
-def _is_listing(statement: ast.stmt) -> bool:
-    """Return whether a statement is a docstring, an import, or sets `__all__` and the like."""
-    if isinstance(statement, ast.Assign):
-        return "__" in ast.unparse(statement.targets[0])
-    if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
-        return all(map(_is_listing, statement.body))
-    docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return docstring or isinstance(statement, ast.Import | ast.ImportFrom)
-
-
-# Nodes that may contain statements; expressions, which are most nodes, cannot.
-_HOLDING = (ast.stmt, ast.excepthandler, ast.match_case)
-
-
-def _imports(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield the imports of statements, except those only for type checking."""
-    for node in body:
-        if isinstance(node, ast.Import):
-            yield from ((name.name, "") for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            yield from ((module, name.name) for name in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from _imports(node.orelse)
-        else:
-            inner = ast.iter_child_nodes(node)
-            yield from _imports(one for one in inner if isinstance(one, _HOLDING))
-
-
-def _reached(roots: set[str]) -> dict[str, Path]:
-    """Return the files of modules and of all their imports, by module name."""
-    tops = {name.partition(".")[0] for name in roots}
-    own = frozenset({OWN, *tops} - sys.stdlib_module_names)
-    # Cached during this call, since most modules have many importers.
-    find = functools.cache(functools.partial(_file, own=own))
-    parsed = functools.cache(_parsed)
-    reached: dict[str, Path] = {}
-    left = list(roots)
+def _reached(modules: Iterable[str]) -> dict[str, str]:
+    """Return the digests of folders of this package, and of other modules and their imports."""
+    left, reached = list(modules), dict[str, str]()
+    named = {name.partition(".")[0] for name in left} - sys.stdlib_module_names
     while left:
-        name = left.pop()
-        file = find(name)
-        if file is None or name in reached or name in EXCLUDED_MODULES:
+        top, *inner = left.pop().split(".")
+        name = ".".join([top, *inner[: 1 if top == OWN else None]])
+        base = None if name in (OWN, *reached) else _file_of(top)
+        if base is None or (top not in (OWN, *named) and _is_installed(base)):
             continue
-        reached[name] = file
-        for module, taken in parsed(file).imports:
-            left += _imported_modules(_full_name(module, name, file), taken, find, parsed)
-        if not name.startswith(f"{OWN}."):
-            parents = name.split(".")[:-1]
-            left += [".".join(parents[: i + 1]) for i in range(len(parents))]
+        if top == OWN:
+            reached[name] = _digest_folder(base.parent.joinpath(inner[0]))
+            continue
+        folder = base.parent if base.name == "__init__.py" else base
+        place = folder.joinpath(*inner)
+        files = (place.with_name(f"{place.name}.py"), place / "__init__.py") if inner else (base,)
+        for file in filter(Path.is_file, files):
+            state = file.stat()
+            package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+            reached[name], imports = _parse(file, package, state.st_mtime_ns, state.st_size)
+            left += [*imports, *filter(None, [name.rpartition(".")[0]])]
+            break
     return reached
 
 
-def _full_name(module: str, importer: str, file: Path) -> str:
-    """Return the full name of a module that `importer` imports, perhaps relatively."""
-    level = len(module) - len(module.lstrip("."))
-    if not level:
-        return module
-    package = importer.split(".") if file.name == "__init__.py" else importer.split(".")[:-1]
-    base = package[: len(package) - level + 1]
-    return ".".join([*base, *filter(None, [module.lstrip(".")])])
+@functools.cache
+def _digest_folder(folder: Path) -> str:
+    """Hash the modules of a folder once, as they were imported: later edits did not run."""
+    files = sorted([*folder.parent.glob(f"{folder.name}.py"), *folder.rglob("*.py")])
+    return hash_parts(*(f"{file.name} {sha256(file)}" for file in files))
 
 
-def _imported_modules(
-    module: str, taken: str, find: Callable[[str], Path | None], parsed: Callable[[Path], _Parsed]
-) -> list[str]:
-    """Return the modules that `from module import taken` imports.
-
-    `find` and `parsed` are the cached functions of `_reached`.
-    """
-    if taken and find(f"{module}.{taken}") is not None:
-        return [f"{module}.{taken}"]
-    file = find(module)
-    if file is not None and taken:
-        for inner, name in parsed(file).names or ():
-            if name == taken:
-                return _imported_modules(_full_name(inner, module, file), taken, find, parsed)
-    return [module]
-
-
-def _file(name: str, own: frozenset[str]) -> Path | None:
-    """Return the file of a module, without importing it; None if the digest leaves it out."""
-    top, *rest = name.split(".")
-    base = _file_of(top)
-    if base is None or (top not in own and _is_installed(base)):
-        return None
-    if not rest:
-        return base if base.suffix == ".py" else None
-    folder = base.parent if base.name == "__init__.py" else base
-    inner = folder.joinpath(*rest)
-    for file in (inner.with_name(f"{inner.name}.py"), inner / "__init__.py"):
-        if file.is_file():
-            return file
-    return None
+@functools.lru_cache(maxsize=4096)
+def _parse(file: Path, package: str, *_: int) -> tuple[str, list[str]]:
+    """Return a file's SHA-256, and the names of the modules that it may import."""
+    names = list[str]()
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            level = "." * node.level
+            module = importlib.util.resolve_name(f"{level}{node.module or ''}", package)
+            names += [module, *(f"{module}.{one.name}" for one in node.names)]
+    return sha256(file), names
 
 
 def _file_of(name: str) -> Path | None:

@@ -21,8 +21,11 @@ from cqbjax.engine.batches import Batch
 
 # Least seconds between two checkpoints: about what a kill may cost.
 SECONDS = 60.0
-# The module in which simulation begins.
-ENGINE = "cqbjax.engine.sweep"
+# The folders whose code every simulation runs.
+SIMULATOR = (
+    "cqbjax.core", "cqbjax.dynamics", "cqbjax.engine", "cqbjax.estimation", "cqbjax.policies",
+    "cqbjax.sources",
+)  # fmt: skip
 
 
 def batch_key(batch: Batch) -> str:
@@ -58,7 +61,7 @@ def hash_tree(tree: Any) -> str:
 def hash_code(*objects: Any) -> str:
     """Hash the code that simulates, the code of `objects` (`core.code.digest`), and JAX's setup."""
     setup = (jax.__version__, jax.default_backend(), str(jnp.result_type(float)))
-    return hash_parts(*setup, digest([ENGINE], *objects))
+    return hash_parts(*setup, digest(SIMULATOR, *objects))
 
 
 @dataclasses.dataclass

@@ -17,7 +17,6 @@ import xarray as xr
 import yaml
 from rich.console import Console
 
-from cqbjax.core import code
 from cqbjax.core.files import hash_parts
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
@@ -55,8 +54,7 @@ def index_of(points: Sequence[PreparedPoint], folder: Path) -> ResultIndex:
 
 def select_missing(points: Sequence[PreparedPoint], index: ResultIndex) -> list[PreparedPoint]:
     """Return the policies, arrival rates and seeds that are not stored, as parts of points."""
-    with code.cache_file_states():
-        return [part for one in points for part in _split_missing(one, index)]
+    return [part for one in points for part in _split_missing(one, index)]
 
 
 def _split_missing(prepared: PreparedPoint, index: ResultIndex) -> list[PreparedPoint]:

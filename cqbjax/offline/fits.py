@@ -73,7 +73,8 @@ class FitData(NamedTuple):
             module: makes the fit; its code counts, and that of the settings' classes.
             settings: everything else that determines the fit, by its `repr`.
         """
-        parts = (*_library_versions(), digest([module], *settings), self.source.digest, str(seed))
+        code = digest(["cqbjax.core", "cqbjax.datasets", module], *settings)
+        parts = (*_library_versions(), code, self.source.digest, str(seed))
         split = arrays_digest(self.source.split(seed))
         return self.folder / f"{hash_parts(*parts, split, *map(repr, settings))}{form.suffix}"
 

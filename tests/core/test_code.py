@@ -10,7 +10,7 @@ import pytest
 from cqbjax import policies, sources
 from cqbjax.core import code
 
-ENGINE = "cqbjax.engine.sweep"
+ENGINE = "cqbjax.engine"
 HEAD = "import dataclasses\nimport numpy as np\n"
 CLASS = "@dataclasses.dataclass(frozen=True)\nclass Mine:\n    scale: float = 1.0\n"
 
@@ -32,27 +32,21 @@ def own(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_files_are_looked_at_once_for_many_digests(own, monkeypatch):
-    own("looked.py", HEAD + CLASS)
-    kind = importlib.import_module("looked").Mine
-    first, looks, state = code.digest([], kind), [], code._state
-    monkeypatch.setattr(code, "_state", lambda file: looks.append(file) or state(file))
-    with code.cache_file_states():
-        assert {code.digest([], kind) for _ in range(9)} == {first}
-        assert len(looks) == len(set(looks)) > 0
-    own("looked.py", HEAD + CLASS.replace("1.0", "2.5"))
-    assert code.digest([], kind) != first, "an edit is seen after it"
+def reached(*parts):
+    """Return the folders of the package and the modules of others that count."""
+    roots = []
+    code._collect(parts, roots, [], set(), own=True)
+    return sorted(code._reached(root.__module__ for root in roots))
 
 
-@pytest.mark.slow
-def test_a_simulation_is_what_it_imports():
-    reached = code.modules([ENGINE], sources.Synthetic(num_servers=3, dim=2, slackness=0.1))
-    assert {"cqbjax.core.simulate", "cqbjax.core.mnl", "cqbjax.sources.synthetic"} <= set(reached)
-    apart = ("arena", "figures", "logs", "offline", "datasets", "estimation")
-    assert not [name for name in reached if name.split(".")[1] in apart]
-    acqb = code.modules([], policies.Acqb())
-    assert {"cqbjax.estimation.gaussian", "cqbjax.policies.acqb"} <= set(acqb)
-    assert "cqbjax.policies.context_free_bandits" not in acqb
+def test_of_the_package_folders_count_and_not_those_beside():
+    synthetic = sources.Synthetic(num_servers=3, dim=2, slackness=0.1)
+    assert reached(synthetic, policies.Acqb()) == ["cqbjax.policies", "cqbjax.sources"]
+
+
+def test_what_a_users_module_takes_from_the_package_counts(own):
+    own("mine.py", f"{HEAD}import cqbjax\nfrom cqbjax.offline import value\n{CLASS}")
+    assert reached(importlib.import_module("mine").Mine) == ["cqbjax.offline", "mine"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +84,7 @@ def test_relative_imports_and_a_package_with_code_of_its_own_count(own):
     own("kit/numbers.py", "rate = 1\n")
     mine = importlib.import_module("kit.inner").Mine()
     names = ["kit", "kit.inner", "kit.inner.also", "kit.inner.rule", "kit.numbers"]
-    assert [name for name in code.modules([], mine) if name.startswith("kit")] == names
+    assert [name for name in reached(mine) if name.startswith("kit")] == names
 
 
 def test_of_installed_packages_that_of_a_policy_counts_alone(own, tmp_path, monkeypatch):
@@ -101,25 +95,7 @@ def test_of_installed_packages_that_of_a_policy_counts_alone(own, tmp_path, monk
     own("site-packages/kit/rate.py", "")
     own("site-packages/other.py", "")
     mine = importlib.import_module("kit.inner.rule").Mine()
-    assert code.modules([], mine) == ["kit", "kit.inner", "kit.inner.rule", "kit.rate"]
-
-
-def test_only_a_package_passes_on_what_it_lists(own):
-    """A module of imports alone is named like any other, and is one that was imported."""
-    own("Kit.py", f"{HEAD}from bottom import rate\n{CLASS}")
-    own("bottom.py", "from Deep import rate\n")
-    own("Deep.py", "from least import rate\n")
-    own("least.py", "rate = 1\n")
-    own("mine.py", f"{HEAD}from bottom import rate\n{CLASS}")
-    reached = code.modules([], importlib.import_module("mine").Mine())
-    assert reached == ["Deep", "bottom", "least", "mine"]
-
-
-def test_what_is_imported_for_types_alone_does_not_count(own):
-    lines = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import helper\n"
-    own("mine.py", HEAD + lines + CLASS)
-    own("helper.py", "")
-    assert code.modules([], importlib.import_module("mine").Mine) == ["mine"]
+    assert reached(mine) == ["kit", "kit.inner", "kit.inner.rule", "kit.rate"]
 
 
 def test_a_base_class_and_what_a_field_holds_count(own):
@@ -128,9 +104,9 @@ def test_a_base_class_and_what_a_field_holds_count(own):
     derived = CLASS.replace("Mine", "Mine(Base)") + "    held: object = None\n"
     own("mine.py", f"{HEAD}from base import Base\n{derived}")
     mine, field = (importlib.import_module(name) for name in ("mine", "field"))
-    assert code.modules([], mine.Mine()) == ["base", "mine"]
+    assert reached(mine.Mine()) == ["base", "mine"]
     for held in (field.Mine(), [field.Mine()], {"a": (field.Mine(),)}, field.rule):
-        assert code.modules([], mine.Mine(held=held)) == ["base", "field", "mine"]
+        assert reached(mine.Mine(held=held)) == ["base", "field", "mine"]
 
 
 def notebook(text, name="<cell 1>"):

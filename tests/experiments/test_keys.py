@@ -86,13 +86,12 @@ def test_an_edit_is_seen_where_it_counts_and_nowhere_else(own):
 
 
 @pytest.mark.slow
-def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_path):
+def test_an_edit_of_the_package_counts_in_folders_that_compute(monkeypatch, tmp_path):
     """The package is copied, and its copy edited."""
     package = Path(code.__file__).parents[1]
     copy = tmp_path / "cqbjax"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     find = code._file_of
-    monkeypatch.setattr(code, "_digests", {})
     monkeypatch.setattr(
         code, "_file_of", lambda name: copy / "__init__.py" if name == "cqbjax" else find(name)
     )
@@ -101,25 +100,28 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
 
     def content_now():
         ready.point.keys.clear()
+        code._digest_folder.cache_clear()
         return manifests.cache_key_of(ready)
 
     before = content_now()
     apart = (
         "arena/report.py", "figures/curves.py", "results/tables.py", "logs/conversations.py",
         "offline/policies.py", "datasets/readers/sprout.py", "experiments/display.py",
-        "results/files.py", "engine/progress.py", "policies/context_free_bandits.py",
+        "results/files.py",
     )  # fmt: skip
     for name in apart:
         assert (copy / name).exists(), name
         append(copy / name)
     assert content_now() == before
-    append(copy / "estimation" / "gaussian.py")
+    append(copy / "policies" / "acqb.py")
+    ready.point.keys.clear()
     assert manifests.cache_key_of(ready) == before, "what is edited while it runs did not run"
     after = content_now()
-    assert after.point == before.point and after.policies["random"] == before.policies["random"]
-    assert after.policies["acqb"] != before.policies["acqb"]
-    append(copy / "core" / "simulate.py")
-    assert content_now().point != before.point
+    assert after.policies["random"] != before.policies["random"] and after.point != before.point
+    for name in ("core/simulate.py", "dynamics/users.py", "estimation/gaussian.py"):
+        append(copy / name)
+        before, after = after, content_now()
+        assert after.point != before.point, name
 
 
 @pytest.mark.slow
