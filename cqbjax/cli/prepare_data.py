@@ -14,12 +14,16 @@ from rich.table import Table
 from cqbjax import datasets
 from cqbjax.cli._command import run_configured
 from cqbjax.core.inputs import is_integer, is_number
+from cqbjax.datasets.cache import cache_folder
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.experiments.configs import CONF, Config, select
 from cqbjax.experiments.grid import Job
 from cqbjax.logs import linking
 from cqbjax.logs import prepare as logs
+from cqbjax.offline import value_tables
+from cqbjax.offline.routers.base import LEAST_PROMPTS
+from cqbjax.results.tables import print_table
 
 # The value of a key that leaves the choice to the dataset's entry in the catalogue.
 CATALOGUED = "catalogue"
@@ -50,15 +54,16 @@ def _prepare_table(config: Config) -> None:
         config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
         truncation_side=config.truncation_side,
     )  # fmt: skip
-    table, embeddings = datasets.load_dataset(entry.name, config.data_dir)
-    satisfied = _compute_departures(entry, table)
-    served = datasets.served_rates(satisfied)
+    source = datasets.dataset_source(entry.name, config.data_dir, **_read_recipe(entry))
+    table, satisfied, embeddings = source.table, source.probabilities, source.embeddings
+    served = source.served(1)
     best = table.servers[served.best_assortment[0]]
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
     console.print(
         f"{table.num_prompts:,} prompts x {table.num_servers} servers, "
-        f"embeddings of {embeddings.shape[1]} dimensions"
+        f"{len(np.unique(embeddings, axis=0)):,} distinct embeddings of {embeddings.shape[1]} "
+        "dimensions"
     )
     for note in table.notes:
         console.print(f"  {note}")
@@ -71,6 +76,13 @@ def _prepare_table(config: Config) -> None:
         f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
         f"{served.oracle:.3f}"
     )
+    if all(len(source.split(seed).offline) >= LEAST_PROMPTS for seed in value_tables.CARD_SEEDS):
+        card = value_tables.context_card(
+            source, cache_folder(pathlib.Path(config.data_dir)) / "fits"
+        )
+        print_table(card, "What contexts are worth: queries satisfied")
+    else:
+        console.print("too few prompts to say what contexts are worth")
 
 
 def _describe_grades(grades: np.ndarray, satisfied: np.ndarray) -> Iterator[str]:
@@ -160,15 +172,14 @@ def _select_dataset(config: Config) -> datasets.Dataset:
     return dataclasses.replace(entry, **chosen)
 
 
-def _compute_departures(entry: datasets.Dataset, table: datasets.RoutingTable) -> np.ndarray:
-    """Return departure probabilities [P, N] by the settings of the dataset's source file."""
+def _read_recipe(entry: datasets.Dataset) -> dict[str, Any]:
+    """Return how departures follow from scores and costs by the dataset's source file."""
     name = entry.name if entry.name in datasets.CATALOGUE else "compact"
     # The files of other sources hold only their differences to RouterBench's.
     files = (CONF / "source" / f"{one}.yaml" for one in ("routerbench", name))
     settings = omegaconf.OmegaConf.merge(*(omegaconf.OmegaConf.load(file) for file in files))
     keys = ("rho", "cost_rule", "low", "high", "min_max")
-    chosen = {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
-    return datasets.departure_probabilities(table.performance, table.cost, **chosen)
+    return {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
 
 
 # This command has its own configuration, in which `source` does not choose a file.

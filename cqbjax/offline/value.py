@@ -6,7 +6,7 @@ Every number belongs to a seed: a fit on its offline split is evaluated on its o
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -34,10 +34,13 @@ OTHER_KNN: dict[str, Router] = {
     "KNN, k = 5": KNN(grid=(5,)),
     "KNN, k = 40": KNN(grid=(40,)),
 }
-BASELINES = ORACLE, BEST_FIXED, RANDOM = "oracle", "best fixed on the pool", "random LLM"
+BASELINES = ORACLE, BEST_FIXED, FALLBACK, RANDOM = (
+    "oracle", "best fixed on the pool", "best fixed, then another", "random LLM",
+)  # fmt: skip
 # Prefixes of the variables: tuned as in a study, tuned once for all seeds, trained without cost.
 PREFIXES = ("", "once_", "blind_")
-NUMBERS = tuple(f"{prefix}{name}" for prefix in PREFIXES for name in ("departure", "utility"))
+AVERAGES = "departure", "within_two", "utility"
+NUMBERS = tuple(f"{prefix}{name}" for prefix in PREFIXES for name in AVERAGES)
 WORDS = tuple(f"{prefix}chosen" for prefix in PREFIXES)
 
 
@@ -161,8 +164,9 @@ def route_linearly(x: np.ndarray, truth: np.ndarray) -> float:
 def evaluate_routers(
     source: DatasetSource, routers: Mapping[str, Router], seeds: Sequence[int],
     cache_dir: pathlib.Path, one_seed: int = ONE_SEED, progress: Reporter | None = None,
+    prefixes: Collection[str] = PREFIXES,
 ) -> xr.Dataset:  # fmt: skip
-    """Evaluate each router on each seed's pool, beside oracle, best fixed and random routing.
+    """Evaluate each router on each seed's pool, beside routing that trains nothing.
 
     Args:
         source: the dataset.
@@ -171,10 +175,10 @@ def evaluate_routers(
         cache_dir: folder of cached fits.
         one_seed: seed on whose offline split hyper-parameters are chosen once for all seeds.
         progress: reports the fits.
+        prefixes: those of `PREFIXES` to evaluate.
 
     Returns:
-        Variables over policy and seed, which are `departure`, the mean departure probability of the
-        server routed to; `utility`, its mean performance - rho * cost; `chosen`, the
+        Variables over policy and seed, which are those of `average_served`; `chosen`, the
         hyper-parameters chosen on the seed's own split; `once_...`, the same with hyper-parameters
         chosen once; and `blind_...`, the same for the router trained without the cost, with the
         hyper-parameters `chosen`. They are NaN, or an empty text, if a router has nothing to choose
@@ -192,7 +196,8 @@ def evaluate_routers(
     with progress.track_steps("fitting routers", len(routers) * len(seeds)) as done:
         for row, (label, router) in enumerate(routers.items(), len(BASELINES)):
             for column, seed in enumerate(seeds):
-                for name, value in _evaluate_ways(label, router, data, seed, one_seed).items():
+                ways = _evaluate_ways(label, router, data, seed, one_seed, prefixes)
+                for name, value in ways.items():
                     variables[name][row, column] = value
                 done(1)
     coords = {"policy": [*BASELINES, *routers], "seed": list(seeds)}
@@ -201,53 +206,79 @@ def evaluate_routers(
 
 
 def _evaluate_ways(
-    label: str, router: Router, data: FitData, seed: int, one_seed: int
+    label: str, router: Router, data: FitData, seed: int, one_seed: int, prefixes: Collection[str]
 ) -> dict[str, Any]:
     """Evaluate a router tuned on its split, as in a study, tuned once, and without the cost."""
 
     def evaluate(prefix: str, router: Router, data: FitData) -> dict[str, Any]:
-        server = fits.predict_utilities({seed: router}, data)[seed].argmax(axis=1)
+        predicted = fits.predict_utilities({seed: router}, data)[seed]
+        first, second = np.argsort(-predicted, axis=1, kind="stable").T[[0, min(1, servers - 1)]]
         fields = dataclasses.fields(router)  # type: ignore[arg-type]
         grids = [getattr(router, field.name) for field in fields if field.name.endswith("grid")]
         # The fixed grids: k, clusters, layers, or CARROT's k of each estimate.
         chosen = ", ".join(str(grid[0]) for grid in grids if grid)
-        values = {"chosen": chosen} | average_served(source, source.split(seed), server)
+        values = {"chosen": chosen} | average_served(source, source.split(seed), first, second)
         return {prefix + name: value for name, value in values.items()}
 
     source, tuned = data.source, fits.tune_router(router, data, seed)
+    servers = source.table.num_servers
     values = evaluate("", tuned, data)
-    if tuned != router:
+    if tuned != router and "once_" in prefixes:
         values |= evaluate("once_", fits.tune_router(router, data, one_seed), data)
-    if label not in OTHER_KNN:
+    if label not in OTHER_KNN and "blind_" in prefixes:
         values |= evaluate("blind_", tuned, data._replace(rho=0.0))
     return values
 
 
 def evaluate_baselines(source: DatasetSource, seed: int) -> dict[str, dict[str, float]]:
-    """Evaluate routing without training: the best LLM of each prompt, the best of all, and random.
+    """Evaluate routing without training: oracle, one LLM for all, that one with a fallback, random.
 
-    The best LLM is the one with the greatest departure probability. If several tie, for example
-    because utilities are cut to [0, 1], it is the one of these with the greatest utility.
+    The best LLM, of a prompt or of the pool, is the one with the greatest departure probability. If
+    several tie, for example because utilities are cut to [0, 1], it is the one of these with the
+    greatest utility. The fallback is the LLM that leaves the fewest prompts unsatisfied by both.
     """
     parts = source.split(seed)
     truth = source.probabilities[parts.pool]
     utility = raw_utility(source.table.performance, source.cost, source.rho)[parts.pool]
     best = np.where(_is_largest(truth), utility, -np.inf).argmax(axis=1)
     mean = np.where(_is_largest(truth.mean(axis=0)), utility.mean(axis=0), -np.inf)
-    fixed = np.full(len(truth), mean.argmax())
-    every = [average_served(source, parts, np.full(len(truth), j)) for j in range(truth.shape[1])]
+    everyone = np.ones(len(truth), int)
+    fixed = mean.argmax() * everyone
+    left = ((1 - truth[:, fixed[:1]]) * (1 - truth)).mean(axis=0)
+    left[fixed[0]] = np.inf
+    every = [average_served(source, parts, j * everyone) for j in range(truth.shape[1])]
+    random = {key: float(np.mean([one[key] for one in every])) for key in every[0]}
+    random["within_two"] = float(np.mean(1 - (1 - truth.mean(axis=1)) ** 2))
     return {
         ORACLE: average_served(source, parts, best),
         BEST_FIXED: average_served(source, parts, fixed),
-        RANDOM: {key: float(np.mean([one[key] for one in every])) for key in every[0]},
+        FALLBACK: average_served(source, parts, fixed, left.argmin() * everyone),
+        RANDOM: random,
     }
 
 
-def average_served(source: DatasetSource, parts: Split, server: np.ndarray) -> dict[str, float]:
-    """Average departure probability and raw utility over the pool when `server` [I] serves it."""
+def average_served(
+    source: DatasetSource, parts: Split, server: np.ndarray, second: np.ndarray | None = None
+) -> dict[str, float]:
+    """Average over the pool what a query is served.
+
+    Args:
+        source: the dataset.
+        parts: the pool of I prompts.
+        server: [I] LLM of the first attempt.
+        second: [I] LLM of the second one; None: the same again.
+
+    Returns:
+        Of the first attempt `departure`, the mean departure probability, and `utility`, the mean
+        performance - rho * cost; and `within_two`, the mean probability to depart in two attempts,
+        which succeed independently.
+    """
     utility = raw_utility(source.table.performance, source.cost, source.rho)
+    once = source.probabilities[parts.pool, server]
+    again = once if second is None else source.probabilities[parts.pool, second]
     return {
-        "departure": float(source.probabilities[parts.pool, server].mean()),
+        "departure": float(once.mean()),
+        "within_two": float(np.mean(1 - (1 - once) * (1 - again))),
         "utility": float(utility[parts.pool, server].mean()),
     }
 

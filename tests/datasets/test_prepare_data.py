@@ -403,7 +403,7 @@ def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "29 prompts x 2 servers, embeddings of 16 dimensions" in done.stdout
+    assert "29 prompts x 2 servers, 29 distinct embeddings of 16 dimensions" in done.stdout
     assert ds.load_dataset("mine", tmp_path / "data")[1].shape == (29, 16)
 
 
@@ -544,8 +544,11 @@ def test_the_rates_that_are_printed_follow_the_datasets_own_settings(tmp_path):
     for name, settings in (("embedllm", {"cost_rule": "none"}), ("sprout", {}), ("mine", own)):
         entry = ds.CATALOGUE.get(name) or ds.user_table(name)
         table = ds.find_dataset("embedllm").read(tmp_path, None)
-        expected = ds.departure_probabilities(table.performance, table.cost, **settings)
-        np.testing.assert_array_equal(prepare_data._compute_departures(entry, table), expected)
+        made, expected = (
+            ds.departure_probabilities(table.performance, table.cost, **recipe)
+            for recipe in (prepare_data._read_recipe(entry), settings)
+        )
+        np.testing.assert_array_equal(made, expected)
 
 
 def test_damage_after_the_first_build_is_noticed(tmp_path):

@@ -66,6 +66,7 @@ def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
             known = {
                 value.ORACLE: np.mean([row[j] for row, j in zip(table, best, strict=True)]),
                 value.BEST_FIXED: table[:, fixed].mean(), value.RANDOM: table.mean(),
+                value.FALLBACK: table[:, fixed].mean(),
             }  # fmt: skip
             assert {who: one[name] for who, one in made.items()} == pytest.approx(known)
     assert apart, "the pool's best server is the offline split's at every seed"
@@ -245,6 +246,10 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
             served = rows["knn"][f"{before}departure"], rows["knn"][f"{before}utility"]
             expected = [t[np.arange(20), server].mean() for t in (chance, raw)]
             assert served == pytest.approx(expected)
+            first, then = chance[np.arange(20), np.argsort(-scores, axis=1, kind="stable").T[:2]]
+            if not before:
+                two = np.mean(first + (1 - first) * then)
+                assert rows["knn"]["within_two"] == pytest.approx(two)
             assert rows["knn"][f"{before}chosen"] == str(router.grid[0])
         blind = (split.performance.mean(axis=0)).argmax()
         assert rows["ZERO, performance only"]["departure"] == pytest.approx(chance[:, blind].mean())
@@ -252,6 +257,15 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         assert rows["oracle"]["departure"] == pytest.approx(0.99)
         best = chance.mean(axis=0).max()
         assert rows["best fixed on the pool"]["departure"] == pytest.approx(best)
+        fixed_one, others = chance.mean(axis=0).argmax(), [*range(chance.shape[1])]
+        others.remove(fixed_one)
+        pairs = [(1 - (1 - chance[:, fixed_one]) * (1 - chance[:, j])).mean() for j in others]
+        assert rows["best fixed, then another"]["within_two"] == pytest.approx(max(pairs))
+        again = (1 - (1 - chance[:, fixed_one]) ** 2).mean()
+        assert rows["best fixed on the pool"]["within_two"] == pytest.approx(again)
+        pairs = [(1 - (1 - chance[:, j]) * (1 - chance[:, k])).mean()
+                 for j in range(chance.shape[1]) for k in range(chance.shape[1])]  # fmt: skip
+        assert rows["random LLM"]["within_two"] == pytest.approx(np.mean(pairs))
         assert rows["random LLM"]["utility"] == pytest.approx(raw.mean())
     assert own_choices != {fixed.grid[0]}, "else the two columns could not be told apart"
     check_averages(made, value_tables.router_table(made, {"stand_in": "toys"}))
@@ -305,7 +319,7 @@ def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_pa
     assert done.returncode == 0, done.stderr
     again = called("run", "kind=offline_value", *words)
     assert again.returncode == 0, again.stderr
-    assert "8 of 8 policies at the point are stored: not run again" in again.stdout
+    assert "9 of 9 policies at the point are stored: not run again" in again.stdout
     tables = tmp_path / "tables"
     assert sorted(path.name for path in tables.iterdir()) == [
         "offline_sprout_head.csv", "offline_sprout_head.md", "offline_sprout_routers.csv",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # scikit-learn is slow to import
 Floats = NDArray[np.floating]
 Indices = NDArray[np.integer]
 T = TypeVar("T")
+LEAST_PROMPTS = 10  # of an offline split
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,10 @@ class OfflineSplit:
                     f"offline performance is {self.performance.shape} but {name} is "
                     f"{values.shape}; both must be [n, N]."
                 )
-        if n < 10:
-            raise ValueError(f"the offline split has {n} prompts; a router needs at least 10.")
+        if n < LEAST_PROMPTS:
+            raise ValueError(
+                f"the offline split has {n} prompts; a router needs at least {LEAST_PROMPTS}."
+            )
         _check_all(np.isfinite(self.embeddings), self.embeddings, "embeddings", "finite")
         for name, values in cells.items():
             _check_all((values >= 0) & (values <= 1), values, name, "in [0, 1]")
