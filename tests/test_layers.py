@@ -19,7 +19,7 @@ LAYERS = (
     "logs",
     "figures offline",
     "experiments",
-    "arena",
+    "arena log_analysis",
     "cli __main__",
     "notebook",
 )
@@ -178,6 +178,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 # Of a room with many modules: each imports only from the steps before its own.
 ORDER = {
     "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
+    "log_analysis": "rows forms, requests, retries, summary",
     "logs": "shards, conversations, linking, prepare, generate replay schedules",
     "offline": "contrastive, routers, fits, projection, priors, policies, value, value_tables",
 }

@@ -21,6 +21,7 @@ from cqbjax.cli import (
     _compose,
     _instantiate,
     aggregate,
+    log,
     report,
     stored,
 )
@@ -237,6 +238,7 @@ CHECKS = {"run": check_study} | {
     "prepare_data": check_preparing,
     "aggregate": aggregate.ARGUMENTS.parse_args,
     "arena": parse_words,
+    "log": lambda words: log.parse_keys(log.ARGUMENTS.parse_args(words).words),
     "bench": command.ARGUMENTS.parse_args,
     "report": report.ARGUMENTS.parse_args,
     "report.py": of_paper.ARGUMENTS.parse_args,  # does more than the package's

@@ -1,0 +1,12 @@
+"""From a log of requests to a decision: what a log shows, and which policy it supports.
+
+Each module imports only those before it, and `tests/test_layers.py` keeps it so::
+
+    rows                        rows of a file in any of the usual formats, in a stream
+    forms                       forms of logs: which field of a row holds what
+    requests                    requests with users, prompts and times; what is wrong with them
+    retries                     which request is a retry of which
+    summary                     what a log shows, in words and a table
+
+No prompt and no name of a user is stored: prompts become features, users become numbers.
+"""

@@ -1,0 +1,117 @@
+"""Rows of a log, in a stream: JSON lines, a JSON array, CSV or Parquet, gzipped or not."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cqbjax.logs.shards import LogError
+
+GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
+CHUNK = 1 << 20  # characters of a JSON array that are read at once
+NOT_JSON, NOT_OBJECT, WRONG_CELLS = (
+    "not JSON", "not an object of names and values", "another number of cells than the header",
+)  # fmt: skip
+
+# The number of a row, from 1, and its fields, or the reason why it cannot be read.
+Row = tuple[int, dict[str, Any] | str]
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a log with their numbers: of a text file, the number of the line.
+
+    The content decides on the format, not the file's name.
+
+    Raises:
+        LogError: the file does not exist, is empty, or is cut short.
+    """
+    try:
+        with path.open("rb") as plain:
+            packed = plain.read(2) == GZIP
+        with gzip.open(path) if packed else path.open("rb") as file:
+            begin = file.read(4096)
+            file.seek(0)
+            yield from _choose_reader(begin)(file)
+    except (OSError, EOFError, zlib.error, pa.ArrowException, csv.Error) as error:
+        missing = isinstance(error, FileNotFoundError)
+        reason = "no such file" if missing else f"cannot be read, or is cut short: {error}"
+        raise LogError(f"{path}: {reason}.".replace("..", ".")) from error
+
+
+def _choose_reader(begin: bytes) -> Any:
+    if begin.startswith(PARQUET):
+        return _read_parquet
+    text = begin.decode("utf-8-sig", "replace").lstrip()
+    if not text:
+        raise EOFError("it is empty")
+    if text[0] == "[":
+        return _read_array
+    # The first line of JSON lines may be damaged.
+    by_lines = any(line.lstrip().startswith("{") for line in text.splitlines()[:3])
+    return _read_lines if by_lines else _read_csv
+
+
+def _read_parquet(file: IO[bytes]) -> Iterator[Row]:
+    batches = pq.ParquetFile(file).iter_batches(4096)
+    yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+
+
+def _text(file: IO[bytes]) -> io.TextIOWrapper:
+    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _read_lines(file: IO[bytes]) -> Iterator[Row]:
+    for number, line in enumerate(_text(file), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = NOT_JSON
+            yield number, row if isinstance(row, dict) or row is NOT_JSON else NOT_OBJECT
+
+
+def _read_array(file: IO[bytes]) -> Iterator[Row]:
+    """Yield the elements of a JSON array; nothing after an element that is not JSON is found."""
+    text, decoder, number = _text(file), json.JSONDecoder(), 0
+    left, ended = text.read(CHUNK).lstrip()[1:].lstrip(), False
+    while not left.startswith("]"):
+        number += 1
+        while True:
+            try:
+                row, end = decoder.raw_decode(left)
+                if ended or end < len(left):
+                    break
+            except ValueError:
+                if ended:
+                    yield number, NOT_JSON
+                    return
+            more = text.read(max(CHUNK, len(left)))
+            left, ended = left + more, not more
+        yield number, row if isinstance(row, dict) else NOT_OBJECT
+        left = left[end:].lstrip()
+        if len(left) < CHUNK and not ended:
+            more = text.read(CHUNK)
+            left, ended = (left + more).lstrip(), not more
+        if left.startswith(","):
+            left = left[1:].lstrip()
+        elif not left.startswith("]"):
+            yield number + 1, NOT_JSON
+            return
+
+
+def _read_csv(file: IO[bytes]) -> Iterator[Row]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a prompt may be long
+    reader = csv.reader(_text(file))
+    names = next(reader)
+    for cells in reader:
+        if cells:
+            fits = len(cells) == len(names)
+            yield reader.line_num, dict(zip(names, cells, strict=True)) if fits else WRONG_CELLS
