@@ -21,7 +21,7 @@ COMMANDS = {
 RETIRED = {
     "estimator_error": "`python -m tests.reference.estimator_error` in a checkout",
     "known_answers": "`python -m tests.reference.known_answers` in a checkout",
-    "offline_value": "`cqbjax run kind=offline_value`",
+    "offline_value": "`cqbjax run kind=offline_value` in a checkout",
     "rank_settings": "the column mean_queue_regret in the tables of `cqbjax run kind=sensitivity`",
     "sensitivity": "`cqbjax run kind=sensitivity`",
 }

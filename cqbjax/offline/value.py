@@ -1,4 +1,4 @@
-"""Routers and heads evaluated without a queue: their errors and the value of their routing.
+"""Routers evaluated without a queue: the value of their routing.
 
 Every number belongs to a seed: a fit on its offline split is evaluated on its own pool.
 `value_tables.py` makes tables of these numbers.
@@ -6,28 +6,21 @@ Every number belongs to a seed: a fit on its offline split is evaluated on its o
 
 import dataclasses
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from cqbjax.core.types import Policy
-from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
+from cqbjax.datasets import DatasetSource, Split, raw_utility
 from cqbjax.engine.progress import Reporter
-from cqbjax.offline import fits, projection
-from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline import fits
 from cqbjax.offline.fits import FitData
-from cqbjax.offline.policies import OfflinePolicy, ProjectedPolicy, TrainedRouter
 from cqbjax.offline.routers import KNN, Router
-from cqbjax.offline.routers.knn import TIED, mean_of_nearest
-from cqbjax.policies import Intercept, append_intercept
+from cqbjax.offline.routers.knn import TIED
 
-NEIGHBOURS = (1, 10, 100)
 # A seed that no reported study uses, for tuning once; compared with tuning on each seed's split.
 ONE_SEED = 1_000_000
-LINEAR_SHARE = 0.3  # of the pool, on which the linear rule is fitted; it routes the others
 # Other ways to choose k, beside the tuned KNN, so that a weak KNN would be noticed.
 OTHER_KNN: dict[str, Router] = {
     "KNN, k by error": KNN(criterion="error"),
@@ -42,123 +35,6 @@ PREFIXES = ("", "once_", "blind_")
 AVERAGES = "departure", "within_two", "utility"
 NUMBERS = tuple(f"{prefix}{name}" for prefix in PREFIXES for name in AVERAGES)
 WORDS = tuple(f"{prefix}chosen" for prefix in PREFIXES)
-
-
-class OfflineModels(NamedTuple):
-    """Models of an experiment that learn offline.
-
-    Attributes:
-        routers: label -> router.
-        head: settings of the head; None if no policy has one.
-    """
-
-    routers: dict[str, Router]
-    head: ContrastiveConfig | None
-
-
-def select_models(policies: Mapping[str, Policy | OfflinePolicy]) -> OfflineModels:
-    """Return each router of an experiment once, with `OTHER_KNN` if KNN is one, and the head."""
-    routers: dict[str, Router] = {}
-    for label, policy in policies.items():
-        if isinstance(policy, TrainedRouter) and policy.router not in routers.values():
-            routers[label] = policy.router
-    if KNN() in routers.values():
-        routers |= OTHER_KNN
-    heads = [policy.head for policy in policies.values() if isinstance(policy, ProjectedPolicy)]
-    return OfflineModels(routers, heads[0] if heads else None)
-
-
-def evaluate_head(
-    source: DatasetSource, seeds: Sequence[int], cache_dir: pathlib.Path, head: ContrastiveConfig,
-    progress: Reporter | None = None,
-) -> xr.DataArray:  # fmt: skip
-    """Evaluate the encoder's embeddings and each seed's projected ones.
-
-    Args:
-        source: the dataset.
-        seeds: [S] seeds of the heads and pools.
-        cache_dir: folder of cached heads.
-        head: settings.
-        progress: reports the training.
-
-    Returns:
-        Over statistic, features and seed, the values of `evaluate_features`; NaN: not measured.
-    """
-    progress = progress or Reporter()
-    data = fits.make_fit_data(source, cache_dir, progress)
-    trained = projection.train_heads(head, data, list(seeds))
-    values: dict[tuple[str, str], list[float]] = {}
-    with progress.track_steps("nearest neighbours", len(trained)) as done:
-        for seed, (params, config) in trained.items():
-            z = np.asarray(projection.project(params, data.embeddings, config))
-            for statistic, features, value in evaluate_features(data.embeddings, z, source, seed):
-                values.setdefault((statistic, features), []).append(value)
-            done(1)
-    statistics, kinds = (list(dict.fromkeys(names)) for names in zip(*values, strict=True))
-    table = np.full((len(statistics), len(kinds), len(seeds)), np.nan)
-    for (statistic, features), by_seed in values.items():
-        table[statistics.index(statistic), kinds.index(features)] = by_seed
-    coords = {"statistic": statistics, "features": kinds, "seed": list(seeds)}
-    return xr.DataArray(table, coords)
-
-
-def evaluate_features(
-    x: np.ndarray, z: np.ndarray, source: DatasetSource, seed: int
-) -> Iterator[tuple[str, str, float]]:
-    """Evaluate the encoder's x [P, d] and a head's z [P, e] on a seed's pool.
-
-    Yields:
-        Statistic, features and value: those of `evaluate_nearest` and `route_linearly` for
-        "encoder" and "head"; of `route_linearly` for "encoder, intercept", x with
-        `append_intercept`, and for "encoder, shrunk", the same without its constant coordinate; for
-        "none" the error of the offline split's mean.
-    """
-    parts = source.split(seed)
-    known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
-    yield "error of the mean", "none", float(np.sqrt(np.mean((known.mean(axis=0) - truth) ** 2)))
-    for features, table in (("encoder", x), ("head", z)):
-        for statistic, value in evaluate_nearest(table, source, parts).items():
-            yield statistic, features, value
-        yield "linear routing", features, route_linearly(table[parts.pool], truth)
-    extended = np.asarray(append_intercept(jnp.asarray(x[parts.pool]), Intercept.share))
-    yield "linear routing", "encoder, intercept", route_linearly(extended, truth)
-    yield "linear routing", "encoder, shrunk", route_linearly(extended[:, :-1], truth)
-
-
-def evaluate_nearest(x: np.ndarray, source: DatasetSource, parts: Split) -> dict[str, float]:
-    """Predict the pool from the offline split's nearest prompts by cosine of x [P, e].
-
-    Returns:
-        Two values for each k. "k-NN error" is the root mean square error, over pool and servers, of
-        the mean departure probability of the k nearest prompts. "k-NN routing" is the departure
-        probability, averaged over the pool, of the server for which that mean is the greatest.
-    """
-    known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
-    usable = tuple(k for k in NEIGHBOURS if k <= len(known))
-    statistics = {}
-    means = mean_of_nearest(x[parts.offline], known, x[parts.pool], usable)
-    for k, predicted in zip(usable, means, strict=True):
-        statistics[f"{k}-NN error"] = float(np.sqrt(np.mean((predicted - truth) ** 2)))
-        statistics[f"{k}-NN routing"] = average_of_best(predicted, truth)
-    return statistics
-
-
-def route_linearly(x: np.ndarray, truth: np.ndarray) -> float:
-    """Route a pool by ridge regression of its log-odds: a proxy of what a linear bandit can learn.
-
-    Args:
-        x: [I, e] features of the pool.
-        truth: [I, N] its departure probabilities.
-
-    Returns:
-        The mean departure probability reached on the last 70% of the pool, fitted with penalty 1
-        and without intercept on the first 30%.
-    """
-    from sklearn.linear_model import Ridge  # slow to import
-
-    size = int(LINEAR_SHARE * len(truth))
-    fitted = Ridge(alpha=1.0, fit_intercept=False).fit(x[:size], mnl_utilities(truth[:size]))
-    return average_of_best(fitted.predict(x[size:]), truth[size:])
 
 
 def evaluate_routers(
@@ -240,8 +116,8 @@ def evaluate_baselines(source: DatasetSource, seed: int) -> dict[str, dict[str, 
     parts = source.split(seed)
     truth = source.probabilities[parts.pool]
     utility = raw_utility(source.table.performance, source.cost, source.rho)[parts.pool]
-    best = np.where(_is_largest(truth), utility, -np.inf).argmax(axis=1)
-    mean = np.where(_is_largest(truth.mean(axis=0)), utility.mean(axis=0), -np.inf)
+    best = np.where(is_largest(truth), utility, -np.inf).argmax(axis=1)
+    mean = np.where(is_largest(truth.mean(axis=0)), utility.mean(axis=0), -np.inf)
     everyone = np.ones(len(truth), int)
     fixed = mean.argmax() * everyone
     left = ((1 - truth[:, fixed[:1]]) * (1 - truth)).mean(axis=0)
@@ -283,11 +159,6 @@ def average_served(
     }
 
 
-def average_of_best(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Average the truth [I, N] over prompts and over the servers predicted best."""
-    return float(np.average(truth, axis=1, weights=_is_largest(predicted)).mean())
-
-
-def _is_largest(values: np.ndarray) -> np.ndarray:
+def is_largest(values: np.ndarray) -> np.ndarray:
     """Return which values [..., N] are the largest of the last axis, or tie with it."""
     return values >= values.max(axis=-1, keepdims=True) - TIED

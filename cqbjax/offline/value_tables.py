@@ -43,30 +43,6 @@ def context_card(source: DatasetSource, cache_dir: pathlib.Path) -> pl.DataFrame
     return shown.rename(lambda column: column.replace("departure", "at_once"))
 
 
-def head_table(values: xr.DataArray, origin: Mapping[str, Any]) -> pl.DataFrame:
-    """Compare the encoder's embeddings with each seed's projected ones.
-
-    Args:
-        values: from `evaluate_head`.
-        origin: columns that identify the dataset.
-
-    Returns:
-        By statistic and features: `value` and `change` from the encoder's, each with its 95%
-        interval _low and _high.
-    """
-    rows = []
-    for statistic in sorted(values["statistic"].values.tolist()):
-        measured = values.sel(statistic=statistic).dropna("features")
-        for features in measured["features"].values.tolist():
-            cell = measured.sel(features=features).values
-            row = dict(origin) | {"seeds": len(cell), "statistic": statistic, "features": features}
-            row |= _interval("value", cell)
-            if features not in ("encoder", "none"):
-                row |= _interval("change", cell - measured.sel(features="encoder").values)
-            rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
-
-
 def seed_table(values: xr.Dataset) -> pl.DataFrame:
     """Return a row per policy and seed of `evaluate_routers`.
 
@@ -113,21 +89,21 @@ def router_table(by_seed: pl.DataFrame, origin: Mapping[str, Any]) -> pl.DataFra
         cell = part.sort("seed")
         row = dict(origin) | {"seeds": cell.height, "policy": label}
         for key in AVERAGES:
-            row |= _interval(key, cell[key])
+            row |= interval_columns(key, cell[key])
         if label != BEST_FIXED:
-            row |= _interval("over_fixed", cell["departure"] - best)
+            row |= interval_columns("over_fixed", cell["departure"] - best)
         counts = Counter(cell["chosen"].drop_nulls()).most_common()
         listed = [f"{what} ({count})" if len(counts) > 1 else what for what, count in counts]
         row["chosen"] = "; ".join(listed) or None
         if cell["once_chosen"].null_count() == 0:
             row["once_chosen"] = cell["once_chosen"][0]
             for key in ("departure", "utility"):
-                row |= _interval(f"once_{key}_gain", cell[f"once_{key}"] - cell[key])
+                row |= interval_columns(f"once_{key}_gain", cell[f"once_{key}"] - cell[key])
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _interval(name: str, values: Sequence[float] | np.ndarray | pl.Series) -> dict[str, Any]:
+def interval_columns(name: str, values: Sequence[float] | np.ndarray | pl.Series) -> dict[str, Any]:
     """Average over seeds, with Student's t interval; a single seed and equal seeds have none."""
     cell = mean_ci(xr.DataArray(np.asarray(values, float), dims="seed"))
     cell = cell.where(cell["high"] - cell["low"] > ROUNDING).assign(mean=cell["mean"])

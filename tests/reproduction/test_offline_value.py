@@ -29,6 +29,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import PromptPool
+from reproduction import offline_value
 
 SEEDS = [3, 8, 4]
 IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
@@ -121,7 +122,7 @@ def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
 
 def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
     parts, x = source.split(3), np.asarray(source.queries.contexts)
-    measures = value.evaluate_nearest(x, source, parts)
+    measures = offline_value.evaluate_nearest(x, source, parts)
     assert set(measures) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
     for k in (1, 10):
         expected = scalar_nearest(x, source.probabilities, parts, k)
@@ -131,11 +132,11 @@ def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_c
     weights = np.linalg.solve(pool[:6].T @ pool[:6] + np.eye(4), pool[:6].T @ logits)
     server = (pool[6:] @ weights).argmax(axis=1)
     expected = chance[6:][np.arange(14), server].mean()
-    assert value.route_linearly(pool, chance) == pytest.approx(expected)
-    rows = {row[:2]: row[2] for row in value.evaluate_features(x, x, source, 3)}
+    assert offline_value.route_linearly(pool, chance) == pytest.approx(expected)
+    rows = {row[:2]: row[2] for row in offline_value.evaluate_features(x, x, source, 3)}
     half = np.sqrt(0.5) * np.pad(pool, ((0, 0), (0, 1)), constant_values=1.0)
     for features, table in (("shrunk", half[:, :-1]), ("intercept", half)):
-        expected = value.route_linearly(table, chance)
+        expected = offline_value.route_linearly(table, chance)
         assert rows["linear routing", f"encoder, {features}"] == pytest.approx(expected)
     assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
 
@@ -187,7 +188,7 @@ def test_of_llms_as_good_on_all_prompts_the_most_useful_is_the_best_fixed_one():
 def test_prompts_are_routed_to_all_llms_that_tie_for_the_nearest_ones():
     truth = np.array([[0.2, 0.6, 0.9], [0.1, 0.5, 0.3]])
     predicted = np.array([[0.7, 0.7, 0.1], [0.1, 0.2, 0.3]])
-    assert value.average_of_best(predicted, truth) == pytest.approx((0.4 + 0.3) / 2)
+    assert offline_value.average_of_best(predicted, truth) == pytest.approx((0.4 + 0.3) / 2)
 
 
 @pytest.mark.slow
@@ -202,8 +203,8 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
         monkeypatch.setattr(
             projection, "train_heads", lambda _, __, some: {k: trained[k] for k in some}
         )
-        measured = value.evaluate_head(source, SEEDS[:some], tmp_path, IDENTITY)
-        return value_tables.head_table(measured, {})
+        measured = offline_value.evaluate_head(source, SEEDS[:some], tmp_path, IDENTITY)
+        return offline_value.head_table(measured, {})
 
     one = table(1).filter(features="head")
     assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
@@ -211,7 +212,7 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     x, z = np.asarray(source.queries.contexts), []
     for seed, (params, config) in trained.items():
         table_z = np.asarray(projection.project(params, x, config))
-        both = [value.evaluate_nearest(t, source, source.split(seed)) for t in (x, table_z)]
+        both = [offline_value.evaluate_nearest(t, source, source.split(seed)) for t in (x, table_z)]
         z.append(both[1]["10-NN error"] - both[0]["10-NN error"])
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(z), scipy.stats.sem(z))
     row = made.row(by_predicate=pl.col("features") == "head", named=True)
@@ -295,8 +296,8 @@ def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
         "random": RandomRouting(),
         "acqb_cl": head,
     }
-    assert value.select_models(policies) == ({"zero": Zero()}, IDENTITY)
-    more = value.select_models({"knn": TrainedRouter(KNN())}).routers
+    assert offline_value.select_models(policies) == ({"zero": Zero()}, IDENTITY)
+    more = offline_value.select_models({"knn": TrainedRouter(KNN())})[0]
     assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
 
 
