@@ -1,7 +1,6 @@
 """The cases of the benchmark: all of them, or few and short ones (`quick`)."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -26,9 +25,6 @@ BASELINES: dict[str, Policy] = {
 # Their queues grow at the benchmark's rate: they get enough slots at once.
 CROWDED = ("q_ucb", "q_ths", "random", "rand_rout")
 CROWDED_SLOTS = 512
-# The paper's three datasets by their number of LLMs.
-STUDY_SERVERS = {"RouterBench": 11, "EmbedLLM": 112, "SPROUT": 14}
-STUDY_RATES = {1: (0.7, 0.8, 0.9), 2: (0.75, 0.85, 0.95)}
 # Widest batches of a CPU, by bytes a run: wider batches take minutes and are no faster.
 CPU_WIDEST = ((10_000_000, 16), (100_000_000, 2))
 CPU_WIDEST_SMALL = 1024
@@ -124,14 +120,3 @@ def compiled(quick: bool) -> list[Case]:
         dataclasses.replace(case, batch=64 if case.bytes_a_run("acqb") < 1_000_000 else 1, chunks=1)
         for case in cases
     ]
-
-
-def study(servers: int) -> dict[int, tuple[Source, dict[str, Policy], Sequence[float]]]:
-    """Return K -> (source, policies, rates) of one dataset of the offline study."""
-    source = unit_vectors(servers)
-    single = ("q_ucb", "q_ths")
-    labels = ("cqb_eps", "q_ths", "q_ucb", "random", "rand_rout", OPTIMAL)
-    every = {"acqb": ACQB} | {label: BASELINES[label] for label in labels}
-    pairs = {label: policy for label, policy in every.items() if label not in single}
-    policies = {1: every, 2: pairs}
-    return {size: (source, policies[size], rates) for size, rates in STUDY_RATES.items()}

@@ -1,6 +1,6 @@
 """Measure how fast the simulator is on this machine, and print a table.
 
-python scripts/bench.py [--quick] [--json FILE] [--only SECTION ...] [--study]
+python scripts/bench.py [--quick] [--json FILE] [--only SECTION ...]
 python scripts/bench.py --table FILE      # write results/bench/<machine>.md from a report
 python scripts/bench.py --compile-for h100 [--quick] [--json FILE]   # without a device
 """
@@ -36,7 +36,6 @@ _add = ARGUMENTS.add_argument
 _add("--quick", action="store_true", help="few, short cases, to test that all works")
 _add("--json", type=Path, metavar="FILE", help="write the report here")
 _add("--only", nargs="+", default=[], metavar="SECTION", help=f"of {SECTIONS}")
-_add("--study", action="store_true", help="time the offline study on a CPU too")
 _add("--table", type=Path, metavar="FILE",
      help="measure nothing: write a stored report as Markdown below results/bench")  # fmt: skip
 _add("--compile-for", choices=compile_for_gpu.TARGETS, metavar="DEVICE",
@@ -70,9 +69,7 @@ def measure(asked: argparse.Namespace) -> None:
             target = compile_for_gpu.TARGETS[asked.compile_for]
             report = compile_for_gpu.run(target, asked.quick, log)
         else:
-            report = benchmarks.run(
-                Path(cache), asked.quick, asked.only, asked.study, log, time_composing
-            )
+            report = benchmarks.run(Path(cache), asked.quick, asked.only, log, time_composing)
     benchmarks.show(report, Console(width=None if sys.stdout.isatty() else 170))
     if asked.json:
         benchmarks.save(report, asked.json)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from cqbjax.core import backend
 from cqbjax.core.types import Policy, Source
@@ -28,7 +27,6 @@ from cqbjax.engine.validation import build_spec
 
 # More runs than this become copies of the policy: validating a source draws contexts of every seed.
 MAX_SEEDS = 256
-COPY_BYTES = 2**30
 
 
 class Span(NamedTuple):
@@ -203,19 +201,6 @@ def call_in_process(function: Callable[..., Any], cache: Path, **arguments: Any)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, backend.configure, (cache,)) as pool:
         return pool.submit(function, **arguments).result()
-
-
-def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
-    """Measure the bandwidth of a copy on the first device: bytes read and written, a second.
-
-    Args:
-        size: of the array, in bytes.
-        tries: the fastest counts.
-    """
-    array = jax.device_put(jnp.zeros(size // 4, jnp.float32), jax.devices()[0])
-    # XLA would optimise a copy away; one addition costs nothing next to the memory.
-    copy = jax.jit(lambda x: x + 1)
-    return 2 * size / least(lambda: copy(array).block_until_ready(), tries)
 
 
 def least(

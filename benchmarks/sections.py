@@ -11,8 +11,7 @@ import jax
 import yaml
 
 from benchmarks import cases, costs, numpy_loop, peers, processes, report, roofline
-from benchmarks.measure import call_in_process, compile_again, copy_bytes_a_second, measure
-from cqbjax.engine.sweep import sweep
+from benchmarks.measure import call_in_process, compile_again, measure
 from tests import reference
 
 Row = dict[str, Any]
@@ -26,7 +25,6 @@ class Bench:
     Attributes:
         quick: few and short cases.
         cache: the compilation cache of this process, empty at its start.
-        study_wanted: time the whole offline study without a GPU, too.
         log: receives a line before each step.
         composing: words of a sweep -> seconds of composing and validating it; without it the
             section `sweep` is left out.
@@ -36,7 +34,6 @@ class Bench:
 
     quick: bool
     cache: Path
-    study_wanted: bool
     log: Callable[[str], None]
     composing: Callable[[Sequence[str]], float] | None = None
     rows: dict[str, list[Row]] = dataclasses.field(
@@ -133,41 +130,6 @@ def time_sweep(bench: Bench) -> Iterable[Row]:
     return processes.time_sweep(bench.quick, speeds, bench.composing)
 
 
-def measure_device(bench: Bench) -> Iterator[Row]:
-    """On a GPU: bytes a second against a measured copy. No rows on a CPU."""
-    if not bench.gpu:
-        return
-    copied = copy_bytes_a_second()
-    for name in cases.problems(bench.quick):
-        row = bench.find_fastest().get(name)
-        if row is not None and row["d"] >= 100:
-            floor = 4 * row["N"] * row["d"] ** 2
-            reached = floor * row["rounds_a_second"]
-            rates = {"bytes_a_second": reached, "copy_bytes_a_second": copied}
-            rates |= {"share_of_floor": reached / copied}
-            yield {"case": name, "batch": row["batch"], "floor_bytes_a_round": floor} | rates
-
-
-def time_study(bench: Bench) -> list[Row]:
-    """Time the whole offline study of the paper, compiling included."""
-    if not bench.study_wanted and not bench.gpu:
-        return []
-    seeds, horizon = (2, 50) if bench.quick else (10, 5000)
-    rows: list[Row] = []
-    begun = time.perf_counter()
-    for dataset, servers in cases.STUDY_SERVERS.items():
-        for size, (source, policies, rates) in cases.study(servers).items():
-            bench.log(f"offline study: N={servers} K={size}")
-            start = time.perf_counter()
-            sweep(policies, source, arrival_rate=rates, num_seeds=seeds, horizon=horizon,
-                  K=size)  # fmt: skip
-            row = {"shapes_of": dataset, "N": servers, "K": size, "policies": len(policies)}
-            row |= {"rates": len(rates), "seeds": seeds, "horizon": horizon}
-            rows.append(row | {"seconds": time.perf_counter() - start})
-    whole = {"shapes_of": "all", "seconds": time.perf_counter() - begun}
-    return [*rows, {key: whole.get(key) for key in rows[0]}]
-
-
 def compare_targets(bench: Bench) -> list[Row]:
     """Compare the measurements with the targets."""
     speeds = {name: row["rounds_a_second"] for name, row in bench.find_fastest().items()}
@@ -179,10 +141,9 @@ SECTIONS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "growth": measure_growth, "compile": time_compiling, "sweep": time_sweep,
     "worlds": lambda bench: costs.rows(bench.quick, bench.log),
     "peers": lambda bench: peers.rows(bench.quick, bench.log),
-    "parts": lambda bench: roofline.part_rows(bench.quick, bench.log),
     "floor": lambda bench: roofline.rows(bench.quick, bench.log),
     "long": lambda bench: processes.time_long_runs(bench.quick, bench.cache, bench.log),
-    "device": measure_device, "study": time_study, "targets": compare_targets,
+    "targets": compare_targets,
 }  # fmt: skip
 
 
@@ -231,18 +192,11 @@ def compare(
     for row in swept[:1]:
         what = f"seconds of composing and checking {row['points']:,} points"
         add(what, row["composing"], TARGETS["composing_seconds"])
-    if gpu:
-        reached = {row["case"]: row["share_of_floor"] for row in rows["device"]}
-        for name, target in TARGETS["shares"].items():
-            add(f"share of the floor, {name}", reached.get(name), target, least=True)
-        total = rows["study"][-1]["seconds"] if rows["study"] else None
-        add("seconds of the offline study", total, TARGETS["study_seconds"])
     return compared
 
 
 def run(
-    cache: Path, quick: bool = False, only: Sequence[str] = (), study: bool = False,
-    log: Callable[[str], None] = print,
+    cache: Path, quick: bool = False, only: Sequence[str] = (), log: Callable[[str], None] = print,
     composing: Callable[[Sequence[str]], float] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the benchmark and return the report, JSON values only.
@@ -251,7 +205,6 @@ def run(
         cache: an empty folder, JAX's compilation cache in this process (`backend.configure`).
         quick: few and short cases: shows that all works, reaches no target.
         only: sections to run; all if empty. `targets` always runs.
-        study: time the offline study on a CPU too.
         log: receives a line before each step.
         composing: as in `Bench`.
 
@@ -261,7 +214,7 @@ def run(
     for name in only:
         if name not in SECTIONS:
             raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
-    begun, bench = time.perf_counter(), Bench(quick, cache, study, log, composing)
+    begun, bench = time.perf_counter(), Bench(quick, cache, log, composing)
     for name, rows in SECTIONS.items():
         if not only or name in only or name == "targets":
             bench.rows[name] = list(rows(bench))

@@ -49,8 +49,6 @@ COLUMNS = {
     "peers": ["work", "peer", "peer_rounds_a_second", "peer_batch_rounds_a_second", "ours",
               "run_rounds_a_second", "batch_rounds_a_second", "horizon", "runs",
               "compile_seconds"],
-    "parts": ["K", "part", "times", "microseconds", "floor", "share_of_floor", "kB", "operations",
-              "exponentials"],
     "floor": ["case", "runs", "devices", "rounds_a_second", "floor_kb", "gb_a_second",
               "share_of_floor"],
     "long": ["rounds", "prompts", "pool", "seconds", "running", "table_mb", "peak_mb", "exponent"],
@@ -105,14 +103,6 @@ def test_every_section_has_its_columns_and_positive_numbers(report):
 
 
 @pytest.mark.slow
-def test_without_a_gpu_its_rows_stay_empty(report):
-    assert jax.devices()[0].platform == "cpu"
-    assert report["sections"]["device"] == [] and report["sections"]["study"] == []
-    lines = [row["what"] for row in report["sections"]["targets"]]
-    assert not any("floor" in what or "study" in what for what in lines)
-
-
-@pytest.mark.slow
 def test_ratios_are_of_the_fastest_batch_and_of_both_loops(report):
     best = max(row["rounds_a_second"] for row in report["sections"]["throughput"])
     rows = report["sections"]["numpy"]
@@ -131,7 +121,7 @@ def test_json_and_tables(report, tmp_path):
     printed = io.StringIO()
     bench.show(report, Console(file=printed, width=220))
     for shown in (text, printed.getvalue()):
-        assert "no GPU here: nothing measured" in shown and "QUICK" in shown
+        assert "only from the command" in shown and "QUICK" in shown
         assert f"{report['sections']['throughput'][0]['bytes_a_run']:,}" in shown
         assert "lean loop" in shown
     table = [line for line in text.splitlines() if line.startswith("| d=5 N=5 K=1 | acqb")]
@@ -362,10 +352,8 @@ def test_targets_are_judged_only_where_they_were_measured():
     assert met["cost of T=100,000 / T=10,000"] is True
     quick = sections.compare(rows, speeds, gpu=False, quick=True)
     assert all(row["met"] is None for row in quick)
-    rows["device"] = [{"case": "d=384 N=14 K=1", "share_of_floor": 0.4}]
     gpu = {r["what"]: r["met"] for r in sections.compare(rows, speeds, gpu=True, quick=False)}
     assert gpu[f"rounds a second, {NAME}"] is False
-    assert gpu["share of the floor, d=384 N=14 K=1"] is False
 
 
 @pytest.mark.slow
@@ -376,23 +364,6 @@ def test_widths_are_powers_of_four_within_memory():
         assert widths == [4**power for power in powers][: len(widths)] != []
         assert widths[-1] * case.bytes_a_run("acqb") < 2e9
     assert cases.widths(cases.problems(False)[NAME], quick=False)[-1] == 1024
-
-
-def test_a_copy_moves_bytes():
-    assert measure.copy_bytes_a_second(2**20, tries=2) > 1e6
-
-
-def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "copy_bytes_a_second", lambda: 1e12)
-    monkeypatch.setattr(cases, "problems", lambda quick: {NAME: None, "d=384 N=14 K=1": None})
-    asked = sections.Bench(False, tmp_path, study_wanted=False, log=print)
-    asked.gpu = True
-    row = {"policy": "acqb", "N": 14, "d": 384, "batch": 64, "rounds_a_second": 60_000.0}
-    small = row | {"case": NAME, "N": 5, "d": 5}
-    asked.rows["throughput"] = [small, row | {"case": "d=384 N=14 K=1"}]
-    (reported,) = sections.measure_device(asked)
-    assert reported["floor_bytes_a_round"] == 14 * 384 * 384 * 4
-    assert reported["share_of_floor"] == pytest.approx(14 * 384**2 * 4 * 60_000 / 1e12)
 
 
 def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
@@ -416,16 +387,6 @@ def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
     assert lines["seconds of composing and checking 1,000 points"]["met"]
     (unknown, _) = processes.time_sweep(True, {"acqb": None}, lambda words: 1.4)
     assert unknown["rounds_alone"] is None and unknown["points"] == 8
-
-
-@pytest.mark.slow
-def test_parts_add_up_and_the_whole_round_is_beside_them(report):
-    *own, total, whole = report["sections"]["parts"]
-    assert [row["part"] for row in own] == [part.name for part in roofline.PARTS]
-    assert (total["part"], whole["part"]) == (roofline.SUM, roofline.WHOLE)
-    for column in ("microseconds", "operations", "exponentials"):
-        assert total[column] == pytest.approx(sum(row[column] for row in own), rel=0.01)
-    assert {k: whole[k] for k in ("floor", "kB")} == {k: total[k] for k in ("floor", "kB")}
 
 
 def test_a_floor_is_bytes_by_passes_over_what_a_stream_moves(monkeypatch):
@@ -454,9 +415,8 @@ def test_a_floor_is_bytes_by_passes_over_what_a_stream_moves(monkeypatch):
     assert streams == [(2000, 1, roofline.MOVED)]
 
 
-def test_a_stream_moves_bytes_and_a_core_computes():
+def test_a_stream_moves_bytes():
     assert roofline.stream(2**16, 2, moved=2**18) > 1e6
-    assert min(roofline.Peak(2e9, 1e9).bound(10.0, 4e9, 1e9, 4, True), 3.0) == pytest.approx(3.0)
 
 
 def test_an_exponent_is_of_the_one_thing_that_grew():
