@@ -35,6 +35,7 @@ DEFAULTS = [
     (sources.BurstyArrivals, dict(burst=0.5, burst_rounds=50)),
     (sources.Coin, dict(success=0.6, classes=None, shares=None, num_servers=2)),
     (sources.DriftWrapper, dict(jump_at=NEVER, quarter=NEVER)),
+    (sources.PartlyLinear, dict(share=0.5, scale=1.5, level=0.5, spread=0.5, num_servers=5, dim=6)),
     (sources.PromptPool, dict(pool_size=1000, repeats=True, outcome="attempt")),
     (sources.SuccessProbabilities, dict(weights=None)),
     (sources.Synthetic, dict(slackness=0.03, num_servers=5, dim=5, parameters="disjoint",

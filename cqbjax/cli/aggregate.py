@@ -24,6 +24,7 @@ _add("--metrics", nargs="+", default=[], metavar="METRIC", help=METRICS)
 _add("--rounds", nargs="+", type=int, default=[], metavar="T", help="default: the last one")
 _add("--against", metavar="POLICY", help="differences from it, paired by seed")
 _add("--over", nargs="+", default=[], metavar="KEY", help="one or two keys of the figure")
+_add("--log", action="store_true", help="a logarithmic vertical axis")
 _add("--loads", action="store_true", help="a table of the largest stable arrival rates")
 _add("--queries", action="store_true", help="the per-query log as one Parquet (queries=true)")
 _add("--out", type=Path, metavar="STEM", help="default: FOLDER/../../aggregated/NAME")
@@ -57,7 +58,7 @@ def aggregate(arguments: argparse.Namespace) -> None:
     metrics = arguments.metrics or ["gap", "throughput", *find_recorded(points)]
     table = aggregate_points(points, metrics, arguments.rounds, arguments.against)
     last = arguments.rounds[-1] if arguments.rounds else None
-    figure = draw_over_keys(points, metrics[0], last, arguments.over)
+    figure = draw_over_keys(points, metrics[0], last, arguments.over, arguments.log)
     stem = arguments.out or folder.parents[1] / "aggregated" / folder.name
     written: tuple[Path, ...] = ()
     if arguments.loads:

@@ -162,11 +162,11 @@ def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
         return dict(prepared.attributes)
     source, config = prepared.source, prepared.point.config
     named: dict[str, Any]
+    # A setting that the grid varies is an attribute already.
     if isinstance(source, DatasetSource):
         table = source.table
         named = {"source": table.name, "stand_in": table.proxy_note}
         named |= {"provenance": table.provenance, SERVERS: join_names(table.servers)}
-        # A setting that the grid varies is an attribute already.
         settings = {
             key: config.source[key] for key, usual in PAPER_SETTINGS.items()
             if config.source.get(key, usual) != usual
@@ -184,7 +184,11 @@ def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
         name = f"{type(source).__module__}.{type(source).__qualname__}"
         name = type(source).__name__ if name.startswith("cqbjax.") else name
         named = {"source": name, "stand_in": "", "provenance": USER_DATA}
-        named["source_settings"] = format_words(list_settings(config.source))
+        settings = {
+            key: value for key, value in list_settings(config.source).items()
+            if f"source.{key}" not in prepared.point.varied
+        }  # fmt: skip
+        named["source_settings"] = format_words(settings)
     return {**named, **describe_differences(config)}
 
 

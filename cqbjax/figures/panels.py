@@ -33,7 +33,10 @@ CJK_FONTS = (
     "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS",
 )  # fmt: skip
 # Symbols of keys.
-SYMBOLS = {"arrival_rate": "λ", "num_servers": "N", "slackness": "ε"}
+SYMBOLS = {
+    "arrival_rate": "λ", "num_servers": "N", "slackness": "ε",
+    "source.share": "share s of the utility that contexts explain",
+}  # fmt: skip
 
 
 @contextmanager

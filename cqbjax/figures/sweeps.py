@@ -18,9 +18,10 @@ from matplotlib.figure import Figure
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.panels import (
     MAX_COLUMNS,
+    MIN_WIDTH,
     SYMBOLS,
     VERBATIM,
-    add_legend,
+    add_legend_below,
     cjk_fonts,
     write_numbers,
 )
@@ -41,6 +42,7 @@ def draw_over_keys(
     metric: str = "gap",
     round_: int | None = None,
     over: Sequence[str] = (),
+    log: bool = False,
 ) -> Figure:
     """Draw a metric over the swept keys.
 
@@ -50,6 +52,7 @@ def draw_over_keys(
         round_: the last recorded round up to this one is drawn; None: the last of all.
         over: one or two keys; the figure averages over the others. Default: the keys with the most
             values.
+        log: whether the vertical axis of lines is logarithmic.
 
     Raises:
         ValueError: no point, or an unknown metric or key.
@@ -65,12 +68,19 @@ def draw_over_keys(
     panels = 1 if flat else len(policies)
     columns = min(panels, MAX_COLUMNS)
     rows = math.ceil(panels / columns)
-    size = (PANEL * columns + 1.2, PANEL * rows + 0.6)
+    size = (max(MIN_WIDTH, PANEL * columns + 1.2), PANEL * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     if flat:
-        _draw_lines(axes[0], table, keys[0], policies, list_shares(list_metrics(points)))
+        shares = list_shares(list_metrics(points))
+        lines = _draw_lines(axes[0], table, keys[0], policies, shares)
+        add_legend_below(figure, lines, points, "band: 95% confidence interval")
         axes[0].set_ylabel(label, **VERBATIM)
+        if log:
+            # The means set the range: an interval may reach zero.
+            drawn = np.concatenate([line.get_ydata() for line in axes[0].get_lines()])
+            axes[0].set_yscale("log", nonpositive="clip")
+            axes[0].set_ylim(bottom=drawn[drawn > 0].min() / 2)
     else:
         for axis in axes[panels:]:
             axis.set_axis_off()
@@ -107,8 +117,8 @@ def _tabulate(
 
 def _draw_lines(
     axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[str], shares: Sequence[str]
-) -> None:
-    """Draw a line and an interval for each policy, averaged over other keys seed by seed."""
+) -> list[Any]:
+    """Draw a line and an interval for each policy, averaged over other keys; return the lines."""
     order = table[key].unique().sort()
     numeric = order.dtype.is_numeric()
     fewest = pl.col("values").list.head(pl.col("values").list.len().min().over("policy", key))
@@ -131,7 +141,7 @@ def _draw_lines(
     if not numeric:
         axis.set_xticks(range(len(order)), list(map(str, order)), rotation=45, **VERBATIM)
     axis.set_xlabel(SYMBOLS.get(key, key), **VERBATIM)
-    add_legend(axis, lines, fontsize="small")
+    return lines
 
 
 def _draw_maps(

@@ -8,11 +8,12 @@ from cqbjax.sources.arrivals import (
     convert_trace,
 )
 from cqbjax.sources.coin import Coin
+from cqbjax.sources.partly_linear import PartlyLinear
 from cqbjax.sources.preference_drift import DriftWrapper
 from cqbjax.sources.prompt_pool import PromptPool
 from cqbjax.sources.success_probabilities import SuccessProbabilities
 from cqbjax.sources.synthetic import Synthetic
 
 __all__ = ["ArrivalWrapper", "BatchArrivals", "BurstyArrivals", "Coin", "DriftWrapper",
-           "PromptPool", "SuccessProbabilities", "Synthetic", "TraceArrivals",
+           "PartlyLinear", "PromptPool", "SuccessProbabilities", "Synthetic", "TraceArrivals",
            "convert_trace"]  # fmt: skip

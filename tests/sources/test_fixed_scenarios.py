@@ -9,7 +9,7 @@ from stationary import close, swept
 
 import cqbjax
 from cqbjax import mnl, policies, rng
-from cqbjax.sources import Coin, SuccessProbabilities, Synthetic
+from cqbjax.sources import Coin, PartlyLinear, SuccessProbabilities, Synthetic
 from tests.reference import queues
 
 
@@ -27,6 +27,39 @@ def test_an_attempt_succeeds_with_the_probability_of_the_matrix():
     odds = matrix[:, :2] / (1 - matrix[:, :2])
     both = mnl.departure_rate(drawn.utilities[:2])
     np.testing.assert_allclose(both, odds.sum(axis=0) / (1 + odds.sum(axis=0)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.36, 1.0])
+def test_contexts_explain_their_share_of_the_utilities(share):
+    source = PartlyLinear(share=share, scale=1.5, level=0.5, spread=0.0, num_servers=4, dim=3)
+    drawn = draw(source, horizon=4000)
+    x, u = np.asarray(drawn.contexts, float), np.asarray(drawn.utilities, float)
+    np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(x[:, -1], np.sqrt(0.5), rtol=1e-6)
+    theta, *_ = np.linalg.lstsq(x, u, rcond=None)
+    left = (u - x @ theta).std(axis=0)
+    assert left == pytest.approx(np.full(4, 1.5 * np.sqrt(1 - share)), rel=0.05, abs=1e-4)
+    # x'theta_j is level + scale sqrt(s) z'theta_j: over many LLMs theta_j has variance 1.
+    assert theta[-1] * np.sqrt(0.5) == pytest.approx(np.full(4, 0.5), abs=0.15)
+    many = PartlyLinear(share=share, scale=1.5, spread=0.0, num_servers=400, dim=3)
+    some = np.asarray(draw(many, horizon=8).utilities, float)
+    assert some.std(axis=1) == pytest.approx(np.full(8, 1.5), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"share": 1.5}, "share=1.5 must be a number from 0 to 1"),
+        ({"scale": -1}, "scale=-1 must be a number not negative"),
+        ({"level": "x"}, "level=x must be a number"),
+        ({"dim": 1}, "dim=1 must be a whole number, at least 2"),
+    ],
+)
+def test_a_partly_linear_source_names_what_is_wrong(settings, message):
+    with pytest.raises(ValueError, match=message):
+        source = PartlyLinear(**settings)
+        source.problem(1, 10)
+        source.check([], 0.5, 1)
 
 
 @pytest.mark.slow
