@@ -14,7 +14,7 @@ COMMANDS = {
     "arena": "run a policy in every task, and compare it with all others",
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
     "stored": "list what is stored of an experiment, and delete outdated results",
-    "log": "read a log of requests, and say what is in it",
+    "log": "describe a log of requests, and fit a scenario to it",
     "prepare_data": "build a dataset's table and embeddings, once",
 }
 # Retired commands, and their replacements.

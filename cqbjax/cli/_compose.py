@@ -171,7 +171,8 @@ def _user_source() -> type[ConfigSource]:
         def is_group(self, config_path: str) -> bool:
             """Return whether a path is a configuration group."""
             name = config_path.rstrip("/")
-            is_key = name and "/" not in name and not (CONF / name).is_dir()
+            shipped = (CONF / name).is_dir() or name == "scenario"  # only users have these
+            is_key = name and "/" not in name and not shipped
             return super().is_group(config_path) and not is_key
 
         def load_config(self, config_path: str) -> ConfigResult:
@@ -236,7 +237,9 @@ def _list_keys() -> tuple[frozenset[str], dict[str, list[str]]]:
         if path.relative_to(CONF).parts[0] in (*validation.GROUPS, "source"):
             for key in set(re.findall(r"\$\{(\w+)[.}]", path.read_text())) - {*validation.READ_TOO}:
                 readers.setdefault(key, []).append(path.stem)
-    return frozenset([*map(str, OmegaConf.load(CONF / "config.yaml")), *groups]), readers
+    return frozenset(
+        [*map(str, OmegaConf.load(CONF / "config.yaml")), *groups, "scenario"]
+    ), readers
 
 
 def quote(key: str, value: object) -> str:

@@ -1,41 +1,56 @@
-"""Read a log of requests to LLMs, and say what is in it.
+"""Read a log of requests to LLMs: what it shows, and a scenario fitted to it.
 
 python scripts/log.py describe requests.jsonl
 python scripts/log.py describe example    # a made-up log that ships with the package
 python scripts/log.py describe requests.csv "columns={time: created_at, model: llm}" max_bad=0.2
+python scripts/log.py fit requests.jsonl name=ours     # then: scripts/run.py scenario=ours
 
-The file has JSON lines, a JSON array, CSV or Parquet, gzipped or not. Nothing is sent or stored.
-Keys: columns (what a request has: the name of its field), models (an LLM: the name that it counts
-as), max_bad (the share of rows that may be unusable), threshold and max_gap (a retry has a prompt
-of at least this cosine, and comes within this many seconds of the answer).
+The file has JSON lines, a JSON array, CSV or Parquet, gzipped or not. Nothing is sent; no prompt
+and no user is stored. docs/how_to/decide_from_a_log.md describes the keys.
 """
 
 import argparse
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cqbjax.cli._command import Arguments, run_plain
-from cqbjax.core.inputs import is_number, suggest_names
+from cqbjax.core.inputs import is_integer, is_number, suggest_names
+from cqbjax.experiments.validation import validate_name
 
-VERBS = ("describe",)
-# Keys of every verb, and what each must be.
-KEYS = {
-    "columns": "a mapping, such as {time: created_at}", "models": "a mapping, such as {old: new}",
-    "max_bad": "a share in [0, 1]", "threshold": "a cosine in (0, 1]",
-    "max_gap": "seconds, above 0",
+Rule = tuple[Callable[[Any], bool], str]
+MAPPING: Rule = (lambda value: isinstance(value, dict), "a mapping, such as {time: created_at}")
+SHARE: Rule = (lambda value: is_number(value) and 0 < value <= 1, "a number in (0, 1]")
+SECONDS: Rule = (lambda value: is_number(value) and value > 0, "seconds, above 0")
+WHOLE: Rule = (lambda value: is_integer(value) and value >= 1, "a whole number, at least 1")
+
+
+def one_of(*choices: str) -> Rule:
+    """Return the rule of a key with these choices."""
+    return choices.__contains__, f"one of {', '.join(choices)}"
+
+
+# The keys that each step reads, and what each must be.
+READING = {"columns": MAPPING, "models": MAPPING, "max_bad": SHARE}
+LINKING = {"threshold": SHARE, "max_gap": SECONDS}
+FITTING = {
+    "precision": SHARE, "contexts": one_of("none", "statistics", "words", "embeddings"),
+    "outcome": one_of("attempt", "query", "prompt"), "round_seconds": SECONDS, "channels": WHOLE,
+    "arrivals": one_of("trace", "profile"),
 }  # fmt: skip
+NAME: dict[str, Rule] = {"name": (lambda value: isinstance(value, str), "a word")}
+VERBS = {"describe": READING | LINKING, "fit": READING | LINKING | FITTING | NAME}
 
-ARGUMENTS = Arguments(description="Read a log of requests to LLMs, and say what is in it.")
-ARGUMENTS.add_argument("verb", choices=VERBS, help="describe a log")
+ARGUMENTS = Arguments(description="Read a log of requests to LLMs.")
+ARGUMENTS.add_argument("verb", choices=VERBS, help="describe a log, or fit a scenario to it")
 ARGUMENTS.add_argument("file", type=Path, help="the log, or `example`")
-ARGUMENTS.add_argument("words", nargs="*", metavar="KEY=VALUE", help=", ".join(KEYS))
+ARGUMENTS.add_argument("words", nargs="*", metavar="KEY=VALUE", help=", ".join(VERBS["fit"]))
 
 
-def parse_keys(words: Sequence[str], keys: Mapping[str, str] = KEYS) -> dict[str, Any]:
+def parse_keys(verb: str, words: Sequence[str]) -> dict[str, Any]:
     """Return key -> value of `key=value` words; values are YAML.
 
     Raises:
@@ -44,51 +59,63 @@ def parse_keys(words: Sequence[str], keys: Mapping[str, str] = KEYS) -> dict[str
     values: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals or key not in keys:
-            raise ValueError(f"{word} is unknown here{suggest_names(key, list(keys))}")
+        if not equals or key not in VERBS[verb]:
+            raise ValueError(f"{word} is unknown here{suggest_names(key, list(VERBS[verb]))}")
+        is_allowed, allowed = VERBS[verb][key]
         try:
             values[key] = yaml.safe_load(text)
         except yaml.YAMLError:
             values[key] = None
-        value, allowed = values[key], keys[key]
-        if allowed.startswith("a mapping"):
-            fine = isinstance(value, dict)
-        else:
-            most = float("inf") if "seconds" in allowed else 1
-            fine = is_number(value) and 0 <= value <= most and (value > 0 or "[0" in allowed)
-        if not fine:
+        if not is_allowed(values[key]):
             raise ValueError(f"{word} must be {allowed}")
     return values
 
 
 def run_log(arguments: argparse.Namespace) -> None:
-    """Describe a log.
+    """Describe a log, or fit a scenario to it.
 
     Raises:
-        ValueError: a wrong argument, or a log that cannot be read.
+        ValueError: a wrong argument, or a log that cannot be read or fitted.
     """
-    keys = parse_keys(arguments.words)
+    keys = parse_keys(arguments.verb, arguments.words)
+    name = keys.get("name", "ours")
+    validate_name(name)
     from rich.console import Console
 
     from cqbjax.log_analysis import requests, retries, summary
 
-    reading = {key: keys[key] for key in ("columns", "models", "max_bad") if key in keys}
+    console = Console(width=120)
+
+    def show(lines: Iterable[Any]) -> None:
+        for line in lines:
+            console.print(line, markup=False, highlight=False)
+
     file = arguments.file
     if str(file) == "example" and not file.exists():
         file = Path(requests.__file__).parent / "example.jsonl.gz"
-    log = requests.read_log(file, **reading)
+    log = requests.read_log(file, **{key: keys[key] for key in READING if key in keys})
     max_gap = keys.get("max_gap", retries.MAX_GAP)
-    unlinked, found = "", None
+    unlinked, found = [], None
     try:
         found = retries.find_retries(log, keys.get("threshold"), max_gap)
     except retries.LogError as error:
-        unlinked = str(error)
-    console = Console(width=120)
-    for line in summary.describe(file, log, found, max_gap):
-        console.print(line, markup=False, highlight=False)
-    if found is None:
-        console.print(f"No retries: {unlinked}", markup=False, highlight=False)
-    console.print(summary.format_models(log, found, max_gap))
+        if arguments.verb == "fit":
+            raise
+        unlinked = [f"No retries: {error}"]
+    if arguments.verb == "describe" or found is None:
+        show(summary.describe(file, log, found, max_gap))
+        show([*unlinked, summary.format_models(log, found, max_gap)])
+        return
+    from cqbjax.log_analysis import fit, scenario
+
+    chosen = {key: keys[key] for key in FITTING if key in keys}
+    fitted = fit.fit_log(log, found, max_gap, **chosen)
+    show(fit.report(fitted))
+    written = scenario.write_scenario(
+        name, fitted.arrays, fitted.timing, fitted.about, Path.cwd()
+    )  # fmt: skip
+    below = ", ".join(str(one.relative_to(Path.cwd())) for one in written)
+    show([f"written: {below}", f'next: cqbjax run scenario={name} "policy=[acqb,random]"'])
 
 
 main = functools.partial(run_plain, run_log, ARGUMENTS)

@@ -42,7 +42,8 @@ CONDITIONS = (
 READ_TOO = ("horizon", "data_dir", "results_dir")
 # Keys that every study type reads, or the command itself.
 COMMON_KEYS = (
-    "kind", "name", "title", "cluster", "sweeper", "arena", "experiment", "hydra", "dry_run",
+    "kind", "name", "title", "cluster", "sweeper", "arena", "scenario", "experiment", "hydra",
+    "dry_run",
     "rerun", "fail_fast", "verbose", "results_dir", "data_dir", "cache_dir",
 )  # fmt: skip
 # Keys that do not affect any number: how results are shown, and where and how they are computed.

@@ -238,7 +238,7 @@ CHECKS = {"run": check_study} | {
     "prepare_data": check_preparing,
     "aggregate": aggregate.ARGUMENTS.parse_args,
     "arena": parse_words,
-    "log": lambda words: log.parse_keys(log.ARGUMENTS.parse_args(words).words),
+    "log": lambda words: log.parse_keys(words[0], log.ARGUMENTS.parse_args(words).words),
     "bench": command.ARGUMENTS.parse_args,
     "report": report.ARGUMENTS.parse_args,
     "report.py": of_paper.ARGUMENTS.parse_args,  # does more than the package's

@@ -1,0 +1,264 @@
+"""The probability that a query departs after an attempt, by LLM and context, with its uncertainty.
+
+Of the requests i whose retry would be in the log, y_i = 1 if none came. With contexts x_i, which
+begin with a constant, and the LLM j(i),
+
+    P(y_i = 1) = sigmoid(x_i' beta_j(i)),    beta_je = mu_e + delta_je,
+
+where mu_e ~ N(0, s_e^2) is shared and delta_je ~ N(0, tau_e^2) is the LLM's: partial pooling. The
+posterior is Gaussian at its mode (Laplace), with a covariance that is widened by the design effect
+of users, whose requests are not independent.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from scipy.special import expit
+
+from cqbjax.log_analysis.requests import RequestLog
+
+COMPONENTS = 16  # of words or embeddings
+FOLDS, MOST_ROWS = 4, 40_000  # of the cross-validation
+# Standard deviations of the constant: shared, and of an LLM; those of features, which are
+# standardised, are cross-validated.
+CONSTANT = (3.0, 1.0)
+SCALES = ((0.3, 0.1), (0.5, 0.3), (1.0, 1.0))
+# A gain in log-likelihood must be this many standard errors, or the smaller contexts are used.
+CLEAR = 1.0
+
+
+class Attempts(NamedTuple):
+    """Attempts whose outcome is in the log.
+
+    Attributes:
+        text: [n] prompt, -1 if unknown.
+        model: [n] LLM.
+        departs: [n] 1.0 if no retry came, else 0.0.
+        group: [n] user, or the query where there is none.
+    """
+
+    text: np.ndarray
+    model: np.ndarray
+    departs: np.ndarray
+    group: np.ndarray
+
+
+class DepartureFit(NamedTuple):
+    """Posterior of the coefficients.
+
+    Attributes:
+        mean: [N, E].
+        root: [N E, N E], a root of the covariance.
+        design_effect: by how much users widen the covariance.
+    """
+
+    mean: np.ndarray
+    root: np.ndarray
+    design_effect: float
+
+    def draw(self, key: np.random.Generator, number: int) -> np.ndarray:
+        """Draw coefficients: [number, N, E]."""
+        noise = key.standard_normal((number, self.mean.size)) @ self.root.T
+        return self.mean + noise.reshape(number, *self.mean.shape)
+
+
+class ChosenContexts(NamedTuple):
+    """Contexts that predict departures best, and their fit.
+
+    Attributes:
+        name: `none`, `statistics`, `words` or `embeddings`.
+        contexts: [texts + 1, E], a constant first; the last row is that of an unknown prompt.
+        fit: on all attempts.
+        gains: name -> gain in log-likelihood an attempt over `none`, and its standard error.
+    """
+
+    name: str
+    contexts: np.ndarray
+    fit: DepartureFit
+    gains: Mapping[str, tuple[float, float]]
+
+
+def make_contexts(log: RequestLog) -> dict[str, np.ndarray]:
+    """Return the candidates for contexts, smallest first: name -> [texts + 1, E]."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    texts = log.words.shape[0]
+    raw: dict[str, np.ndarray] = {"none": np.empty((texts, 0))}
+    if texts > 1 and (log.frame["text"] >= 0).any():
+        size = min(COMPONENTS, texts - 1)
+        raw["statistics"] = log.statistics
+        words = TfidfTransformer(sublinear_tf=True).fit_transform(log.words)
+        raw["words"] = TruncatedSVD(size, random_state=0).fit_transform(words)
+        if log.embeddings is not None:
+            centred = log.embeddings - log.embeddings.mean(axis=0)
+            size = min(size, centred.shape[1] - 1)
+            raw["embeddings"] = TruncatedSVD(size, random_state=0).fit_transform(centred)
+    contexts = {}
+    for name, values in raw.items():
+        deviation = values.std(axis=0)
+        some = values[:, deviation > 1e-9]
+        scaled = (some - some.mean(axis=0)) / some.std(axis=0)
+        scaled = np.concatenate([np.clip(scaled, -4, 4), np.zeros((1, scaled.shape[1]))])
+        contexts[name] = np.column_stack([np.ones(len(scaled)), scaled])
+    return contexts
+
+
+def choose_contexts(attempts: Attempts, candidates: Mapping[str, np.ndarray], number: int,
+                    only: str | None = None) -> ChosenContexts:  # fmt: skip
+    """Cross-validate contexts and scales of the prior by the log-likelihood, and fit the best.
+
+    Users are in one fold each. The largest contexts that are clearly better than those before win.
+
+    Args:
+        attempts: to fit.
+        candidates: from `make_contexts`.
+        number: N.
+        only: the name of the contexts to use; None: the best.
+    """
+    draw = np.random.default_rng(0)
+    groups, index = np.unique(attempts.group, return_inverse=True)
+    fold = draw.integers(FOLDS, size=len(groups))[index]
+    if len(fold) > MOST_ROWS:
+        fold[draw.permutation(len(fold))[MOST_ROWS:]] = -1  # not used
+    best: dict[str, tuple[tuple[float, float], np.ndarray]] = {}
+    for name, contexts in candidates.items():
+        for scale in SCALES[:1] if contexts.shape[1] == 1 else SCALES:
+            scores = np.zeros(len(fold))
+            for held in range(FOLDS):
+                train, test = (fold >= 0) & (fold != held), fold == held
+                some = Attempts(*(part[train] for part in attempts))
+                if test.any() and train.any():
+                    fit = fit_departures(some, contexts, number, scale, with_root=False)
+                    rest = Attempts(*(part[test] for part in attempts))
+                    scores[test] = log_likelihood(rest, contexts, fit.mean)
+            if name not in best or scores.sum() > best[name][1].sum():
+                best[name] = scale, scores
+    used, winner = fold >= 0, "none"
+    gains = {}
+    for name, (_, scores) in best.items():
+        gains[name] = _compare(scores - best["none"][1], index, used)
+        gain, error = _compare(scores - best[winner][1], index, used)
+        if gain > CLEAR * error and name != winner:
+            winner = name
+    winner = only or winner
+    fit = fit_departures(attempts, candidates[winner], number, best[winner][0])
+    return ChosenContexts(winner, candidates[winner], fit, gains)
+
+
+def _compare(gain: np.ndarray, index: np.ndarray, used: np.ndarray) -> tuple[float, float]:
+    """Return the mean gain of an attempt, and its standard error by users."""
+    total = max(int(used.sum()), 1)
+    sums = np.bincount(index[used], gain[used])
+    return float(sums.sum() / total), float(np.sqrt((sums**2).sum()) / total)
+
+
+def log_likelihood(attempts: Attempts, contexts: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return the log-likelihood of each attempt: [n]."""
+    logits = np.einsum("ne,ne->n", contexts[attempts.text], mean[attempts.model])
+    return -np.logaddexp(0, np.where(attempts.departs > 0, -logits, logits))
+
+
+def fit_departures(
+    attempts: Attempts, contexts: np.ndarray, number: int, scale: Sequence[float],
+    with_root: bool = True,
+) -> DepartureFit:  # fmt: skip
+    """Fit the coefficients by Newton's method.
+
+    Args:
+        attempts: to fit.
+        contexts: [texts + 1, E].
+        number: N.
+        scale: s and tau of the features.
+        with_root: whether the covariance is wanted.
+    """
+    size = contexts.shape[1]
+    order = np.argsort(attempts.model, kind="stable")
+    text, model, departs, group = (part[order] for part in attempts)
+    rows = contexts[text]
+    ends = np.searchsorted(model, np.arange(number + 1))
+    blocks = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
+    # The prior's precision of each feature's coefficients, over LLMs.
+    precision = np.zeros((number, size, number, size))
+    for e in range(size):
+        shared, own = CONSTANT if e == 0 else scale
+        law = shared**2 * np.ones((number, number)) + own**2 * np.eye(number)
+        precision[:, e, :, e] = np.linalg.inv(law)
+    flat = precision.reshape(number * size, number * size)
+    beta = np.zeros((number, size))
+    for _ in range(50):
+        chance = expit(np.einsum("ne,ne->n", rows, beta[model]))
+        weighted = rows * (chance * (1 - chance))[:, None]
+        score = rows * (departs - chance)[:, None]
+        gradient = np.concatenate([score[block].sum(axis=0) for block in blocks])
+        hessian = scipy.linalg.block_diag(*(weighted[b].T @ rows[b] for b in blocks))
+        root = scipy.linalg.cho_factor(hessian + flat)
+        step = scipy.linalg.cho_solve(root, gradient - flat @ beta.ravel())
+        beta += (step * min(1.0, 3.0 / max(np.abs(step).max(), 1e-12))).reshape(beta.shape)
+        if np.abs(step).max() < 1e-6:
+            break
+    if not with_root:
+        return DepartureFit(beta, np.empty((0, 0)), 1.0)
+    inverse = scipy.linalg.cho_solve(root, np.eye(len(flat)))
+    # Scores of each user, in the columns of the LLM.
+    columns = (model[:, None] * size + np.arange(size)).ravel()
+    users = np.unique(group, return_inverse=True)[1]
+    by_user = scipy.sparse.csr_matrix(
+        (score.ravel(), (np.repeat(users, size), columns)), (users.max() + 1, len(flat))
+    )
+    spread = (by_user.T @ by_user).toarray()
+    effect = max(1.0, float((inverse * spread).sum() / (inverse * hessian).sum()))
+    return DepartureFit(beta, np.linalg.cholesky(effect * inverse), effect)
+
+
+class OutcomeLevel(NamedTuple):
+    """At which level an LLM's answers fail, by how often another attempt of it succeeds.
+
+    Attributes:
+        level: `attempt`, `query` or `prompt`, as `Problem.outcome`.
+        repeats: attempts of an LLM that had failed the same query.
+        ratio: their departures, divided by those that independent attempts would have.
+        other_ratio: the same of LLMs that had not failed the query, after another had.
+    """
+
+    level: str
+    repeats: int
+    ratio: float
+    other_ratio: float
+
+
+def find_outcome_level(
+    query: np.ndarray, attempt: np.ndarray, attempts: Attempts, chance: np.ndarray
+) -> OutcomeLevel:
+    """Compare later attempts with independent ones.
+
+    Args:
+        query: [n] query of each attempt.
+        attempt: [n] number of the attempt in its query, in order.
+        attempts: LLMs, prompts and departures.
+        chance: [n] fitted probabilities of departure.
+    """
+    order = np.lexsort((attempt, query, attempts.model))
+    same = np.zeros(len(query), bool)
+    same[order[1:]] = (np.diff(query[order]) == 0) & (np.diff(attempts.model[order]) == 0)
+    later = attempt > 1
+    good, ratios = attempts.departs, []
+    for kind in (same, later & ~same):
+        expected = chance[kind].sum()
+        ratios.append(float(good[kind].sum() / expected) if expected else 1.0)
+    error = 2 / np.sqrt(max(chance[same].sum(), 1.0))
+    if not same.any() or ratios[0] + error > 0.5:
+        return OutcomeLevel("attempt", int(same.sum()), *ratios)
+    # Do different queries with one prompt fail at the same LLMs?
+    first = ~later & (attempts.text >= 0)
+    pair = attempts.text[first] * (attempts.model.max() + 1) + attempts.model[first]
+    _, index, counts = np.unique(pair, return_inverse=True, return_counts=True)
+    means = np.bincount(index, good[first]) / counts
+    several = counts > 1
+    within = (means * (1 - means))[several].mean() if several.any() else 1.0
+    spread = (chance[first] * (1 - chance[first])).mean()
+    level = "prompt" if several.sum() >= 30 and within < 0.1 * spread else "query"
+    return OutcomeLevel(level, int(same.sum()), *ratios)

@@ -1,0 +1,220 @@
+"""Fit a scenario to a log: `cqbjax log fit`."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import threadpoolctl
+from scipy.special import expit
+
+from cqbjax.log_analysis import departures, overlap
+from cqbjax.log_analysis.departures import Attempts, ChosenContexts, OutcomeLevel
+from cqbjax.log_analysis.overlap import Overlap
+from cqbjax.log_analysis.requests import RequestLog
+from cqbjax.log_analysis.retries import Retries, find_labelled, find_retried
+from cqbjax.log_analysis.scenario import (
+    DRAWS,
+    MAX_PROMPTS,
+    ScenarioArrays,
+    Timing,
+    measure_timing,
+)
+from cqbjax.log_analysis.summary import estimate_share
+from cqbjax.logs.shards import LogError
+
+FEWEST = 100  # attempts whose outcome is known
+# The share of retries that follow a failure, in public audits; swept in the report.
+PRECISIONS = (1.0, 0.9, 0.78)
+
+
+class LogFit(NamedTuple):
+    """A scenario fitted to a log.
+
+    Attributes:
+        arrays: of the source.
+        timing: of arrivals and service.
+        about: what a scenario's file says of it.
+        chosen: contexts and departures.
+        overlap: who was shown what, and checks.
+        level: at which level answers fail.
+        notes: assumptions, each a sentence.
+    """
+
+    arrays: ScenarioArrays
+    timing: Timing
+    about: dict[str, Any]
+    chosen: ChosenContexts
+    overlap: Overlap
+    level: OutcomeLevel
+    notes: list[str]
+
+
+# On a busy machine, threads that wait for each other take most of the time.
+@threadpoolctl.threadpool_limits.wrap(limits=1)
+def fit_log(
+    log: RequestLog, retries: Retries, max_gap: float, precision: float = 1.0,
+    contexts: str | None = None, outcome: str | None = None, round_seconds: float | None = None,
+    channels: int | None = None, arrivals: str = "trace", seed: int = 0,
+) -> LogFit:  # fmt: skip
+    """Fit a scenario.
+
+    Args:
+        log: from `read_log`.
+        retries: from `find_retries`.
+        max_gap: most seconds between an answer and its retry.
+        precision: probability that a retry follows a failure.
+        contexts: `none`, `statistics`, `words` or `embeddings`; None: the best.
+        outcome: `attempt`, `query` or `prompt`; None: what repeated attempts show.
+        round_seconds: as in `measure_timing`.
+        channels: as in `measure_timing`.
+        arrivals: `trace`, or `profile`: the log's rate at each hour of the day.
+        seed: of the posterior's draws.
+
+    Raises:
+        LogError: the log has too few attempts whose outcome is known.
+    """
+    frame, number = log.frame, len(log.models)
+    labelled = find_labelled(log, retries, max_gap)
+    if labelled.sum() < FEWEST:
+        raise LogError(f"{labelled.sum()} attempts have a known outcome, and a fit needs {FEWEST}.")
+    users = frame["user"].to_numpy()
+    every = Attempts(
+        frame["text"].to_numpy().astype(int), frame["model"].to_numpy().astype(int),
+        1.0 - find_retried(retries), np.where(users >= 0, users, len(users) + retries.query),
+    )  # fmt: skip
+    # A retry is as good as the prompt that began its query.
+    every = every._replace(text=every.text[retries.query])
+    attempts = Attempts(*(part[labelled] for part in every))
+    candidates = departures.make_contexts(log)
+    if contexts not in (None, *candidates):
+        raise LogError(f"contexts={contexts} must be one of {', '.join(candidates)}.")
+    chosen = departures.choose_contexts(attempts, candidates, number, contexts)
+    x, mean = chosen.contexts, chosen.fit.mean
+    chances = expit(x @ mean.T)
+    draws = chosen.fit.draw(np.random.default_rng(seed), DRAWS)
+    values = np.stack([expit(x[attempts.text] @ one.T).mean(axis=0) for one in draws[:50]])
+    logged = frame["propensity"].to_numpy()[labelled]
+    known = None if np.isnan(logged.astype(float)).any() else logged
+    # Propensities follow the prompt even where departures do not.
+    routed = candidates.get("words", x) if chosen.name == "none" else x
+    checks = overlap.check_overlap(attempts, routed, chances, values.std(axis=0), known, log.models)
+    later = retries.attempt[labelled]
+    level = departures.find_outcome_level(
+        retries.query[labelled], later, attempts, chances[attempts.text, attempts.model]
+    )
+    timing, notes = measure_timing(log, retries, round_seconds, channels, arrivals == "profile")
+    low, high = _bound_satisfaction(log, attempts.departs, labelled, chances)
+    # Prompts of the pool: a sample of the queries, each as often as it came.
+    first = every.text[retries.before < 0]
+    key = np.random.default_rng(seed)
+    sample = first[key.permutation(len(first))[:MAX_PROMPTS]]
+    scale = float(np.linalg.norm(x, axis=1).max())
+    arrays = ScenarioArrays(
+        x[sample] / scale, draws * scale, mean * scale, _price(log, sample), low[sample],
+        high[sample], checks.supported[sample], checks.propensities[sample],
+    )  # fmt: skip
+    retried = {
+        name: float(rate)
+        for name, rate in zip(log.models, _retry_rates(every, number), strict=True)
+    }
+    timed = timing.gaps * len(timing.gaps) > 1
+    about = {
+        "log": f"a log of {frame.height:,} requests, hash {log.digest}", "models": log.models,
+        "precision": precision, "outcome": outcome or level.level,
+        "round_seconds": timing.round_seconds, "arrival_rate": timing.arrival_rate,
+        "channels": timing.channels, "attempts_a_query": frame.height / len(first),
+        "retried": retried, "rows": frame.height, "contexts": chosen.name,
+        "queries": len(first), "priced": frame["cost"].null_count() < frame.height,
+        "median_gap": float(np.median(timing.gaps)) if timed.any() else 0.0,
+        "rated": int(frame["outcome"].count()),
+    }  # fmt: skip
+    return LogFit(arrays, timing, about, chosen, checks, level, notes)
+
+
+def _retry_rates(every: Attempts, number: int) -> np.ndarray:
+    """Return the share of each LLM's answers that are retried: [N]."""
+    counts = np.bincount(every.model, minlength=number)
+    return np.bincount(every.model, 1 - every.departs, minlength=number) / np.maximum(counts, 1)
+
+
+def _price(log: RequestLog, sample: np.ndarray) -> np.ndarray:
+    """Return the USD of each LLM's answer to each prompt: [P, N], the LLM's mean."""
+    by_model = log.frame.group_by("model").agg(pl.col("cost").mean()).sort("model")["cost"]
+    return np.tile(by_model.fill_null(0.0).to_numpy(), (len(sample), 1))
+
+
+def _bound_satisfaction(
+    log: RequestLog, departs: np.ndarray, labelled: np.ndarray, chances: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds on the probability that a departed query was satisfied: [texts + 1, N] twice.
+
+    With outcomes, they are 95% intervals by LLM, as if everyone rated alike. Without them, everyone
+    may be satisfied; or all who depart from the worst answer abandon, and the probability
+    a of abandoning is the same everywhere: P(satisfied | departs) = (p - a) / (1 - a) / p.
+    """
+    frame, number = log.frame, len(log.models)
+    rated = frame["outcome"].is_not_null().to_numpy()
+    least = float(chances[:-1].min()) if len(chances) > 1 else float(chances.min())
+    low = (chances - least) / (1 - least) / chances
+    high = np.ones_like(chances)
+    if not rated.any():
+        return np.clip(low, 0, 1), high
+    good = frame["outcome"].fill_null(0.0).to_numpy()[labelled]
+    model, rated = frame["model"].to_numpy()[labelled], rated[labelled]
+    for j in range(number):
+        mine = (model == j) & rated & (departs > 0)
+        total, hits = float(mine.sum()), float(good[mine].sum())
+        _, low[:, j], high[:, j] = estimate_share(hits, total)
+    return low, high
+
+
+def report(fit: LogFit) -> Iterator[str]:
+    """Yield the lines of a fit's report, what is wrong first."""
+    table = fit.overlap.table
+    for row in table.filter("disagree").iter_rows(named=True):
+        yield (
+            f"DISAGREE: {row['LLM']} departs with {row['model']:.3f} by the model and "
+            f"{row['DR']:.3f} ({row['DR_error']:.3f}) by the doubly robust estimate"
+        )
+    for row, compared in zip(table.iter_rows(named=True), fit.arrays.supported.T, strict=True):
+        if not compared.all():
+            yield (
+                f"NOT COMPARED: {row['LLM']} with {1 - compared.mean():.1%} of the prompts, which "
+                "it was hardly ever shown"
+            )
+    gains = ", ".join(
+        f"{name} {gain:+.4f} ({error:.4f})" for name, (gain, error) in fit.chosen.gains.items()
+    )
+    yield (
+        f"Contexts: {fit.chosen.name}; log-likelihood an attempt above none (and its error): "
+        f"{gains}; users widen the covariance {fit.chosen.fit.design_effect:.2f} times"
+    )
+    x, mean = fit.arrays.contexts, fit.arrays.mean
+    chances = expit(x @ mean.T)
+    yield (
+        f"Value of contexts: an attempt departs with {chances.max(axis=1).mean():.3f} by the best "
+        f"LLM of each prompt, {chances.mean(axis=0).max():.3f} by the best LLM, "
+        f"{(chances * fit.arrays.routing).sum(axis=1).mean():.3f} as in the log"
+    )
+    level = fit.level
+    yield (
+        f"Failures are drawn per {fit.about['outcome']}: {level.repeats:,} repeated attempts of an "
+        f"LLM depart {level.ratio:.2f} times as often as independent ones, those of another LLM "
+        f"{level.other_ratio:.2f} times"
+    )
+    timing = fit.timing
+    yield (
+        f"Rounds of {timing.round_seconds:.3g} s, {timing.arrival_rate:.3g} queries a round, "
+        f"{timing.channels} channels, retries after {np.median(timing.gaps):.3g} s (median)"
+    )
+    yield from fit.notes
+    yield "Departure probability of an attempt, by the model and off-policy:"
+    for row in table.iter_rows(named=True):
+        swept = "; ".join(f"{1 - one * (1 - row['model']):.3f}" for one in PRECISIONS)
+        yield (
+            f"  {row['LLM']}: {row['model']:.3f} ({row['model_error']:.3f}), doubly robust "
+            f"{row['DR']:.3f} ({row['DR_error']:.3f}), IPS {row['IPS']:.3f}, SNIPS "
+            f"{row['SNIPS']:.3f}, effective sample {row['effective']:,.0f}; at precision "
+            f"{', '.join(map(str, PRECISIONS))}: {swept}"
+        )

@@ -1,0 +1,290 @@
+"""A log's fit as a scenario: an ordinary source, arrivals, return delays and service times.
+
+Each run draws its own coefficients from the posterior of the departures, so that runs differ as
+much as what the log leaves open.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import yaml
+from jax import Array
+
+from cqbjax.core import rng
+from cqbjax.core.inputs import TableNames
+from cqbjax.core.pytree import pytree
+from cqbjax.core.types import Outcome, Problem, Workload
+from cqbjax.log_analysis.requests import RequestLog
+from cqbjax.log_analysis.retries import Retries, measure_gaps
+from cqbjax.logs.shards import LogError
+from cqbjax.sources import PromptPool
+from cqbjax.sources.preference_drift import SourceWrapper
+
+MAX_PROMPTS, MAX_POOL, DRAWS = 2000, 1000, 200
+# Queries a round at most, if the log is so light that a round could be longer than an answer; and
+# if it is so busy that a part of the service is simulated.
+LIGHT, BUSY, MAX_CHANNELS = 0.5, 0.8, 4
+MAX_TRACE, MAX_GAPS = 20_000, 2000
+JUMP = 500  # a pause in the arrivals is cut to this many mean intervals
+FIXED_MARGIN = 1e-6
+
+
+@pytree
+class PosteriorPool(SourceWrapper):
+    """Prompts of a log, whose departure probabilities each run draws from their posterior.
+
+    Attributes:
+        source: the prompts, with the departures of the posterior's mean.
+        draws: [D, N, d] coefficients of the contexts; a run draws one of the D.
+        precision: probability that a request that counts as a retry follows a failure; the others
+            are new queries.
+    """
+
+    source: Any
+    draws: Array
+    precision: Array | float = 1.0
+
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
+        """Validate the precision and the source within.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        if not 0 < float(self.precision) <= 1:
+            raise ValueError(f"precision={float(self.precision):g} must be a share in (0, 1]")
+        self.source.check(seeds, arrival_rate, K)
+
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
+        """Draw the pool and the coefficients of the run."""
+        workload: Workload = self.source.draw_workload(key, arrival_rate, problem)
+        own = jax.random.fold_in(rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL), 1)
+        drawn = self.draws[jax.random.randint(own, (), 0, len(self.draws))]
+        utilities = correct_log_odds(workload.contexts @ drawn.T, self.precision)
+        return workload._replace(utilities=utilities)
+
+
+def correct_log_odds(log_odds: Any, precision: Any) -> Any:
+    """Return the log-odds of departure if only a share of the retries follow a failure.
+
+    A request fails with probability precision * P(retry).
+    """
+    failure = jnp.clip(precision * jax.nn.sigmoid(-log_odds), FIXED_MARGIN, 1 - FIXED_MARGIN)
+    return jnp.log1p(-failure) - jnp.log(failure)
+
+
+class ScenarioArrays(NamedTuple):
+    """Arrays of a fitted scenario, by prompt of the pool.
+
+    Attributes:
+        contexts: [P, d] no longer than 1, a constant first.
+        draws: [D, N, d].
+        mean: [N, d].
+        dollars: [P, N] USD of an answer.
+        low: [P, N] least probability that a departed query was satisfied.
+        high: [P, N] largest one.
+        supported: [P, N] whether the log compares the LLM on such prompts.
+        routing: [P, N] probability with which the log's policy chooses each LLM.
+    """
+
+    contexts: np.ndarray
+    draws: np.ndarray
+    mean: np.ndarray
+    dollars: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    supported: np.ndarray
+    routing: np.ndarray
+
+
+class Timing(NamedTuple):
+    """Arrivals and service of a log in rounds.
+
+    Attributes:
+        round_seconds: length of a round.
+        arrival_rate: queries a round.
+        channels: requests in service at a time.
+        rounds: [N] mean service time of each LLM.
+        part: the simulated share of the service.
+        arrivals: [m] seconds of the queries' arrivals.
+        gaps: [g] seconds from an answer to its retry, censored ones accounted for.
+    """
+
+    round_seconds: float
+    arrival_rate: float
+    channels: int
+    rounds: np.ndarray
+    part: float
+    arrivals: np.ndarray
+    gaps: np.ndarray
+
+
+def load_arrays(file: str | Path) -> tuple[ScenarioArrays, dict[str, Any]]:
+    """Return the arrays of a fitted scenario, and its description.
+
+    Raises:
+        LogError: the file does not exist or is not one of `cqbjax log fit`.
+    """
+    try:
+        with np.load(file) as stored:
+            about = json.loads(str(stored["about"]))
+            return ScenarioArrays(*(stored[name] for name in ScenarioArrays._fields)), about
+    except (OSError, KeyError, ValueError) as error:
+        raise LogError(f"{file}: is no scenario of cqbjax log fit: {error}.") from error
+
+
+def make_posterior_pool(
+    file: str, uncertain: bool = True, precision: float | None = None,
+    pool_size: int | None = None, outcome: Outcome | None = None,
+) -> PosteriorPool:  # fmt: skip
+    """Return the source of a fitted scenario.
+
+    Args:
+        file: the arrays that `cqbjax log fit` wrote.
+        uncertain: whether each run draws from the posterior; False: its mean in all runs.
+        precision: as in `PosteriorPool`; None: that of the fit.
+        pool_size: prompts of a run; None: half of them, at most `MAX_POOL`.
+        outcome: as in `sources.PromptPool`; None: that of the fit.
+
+    Raises:
+        LogError: the file cannot be read.
+    """
+    arrays, about = load_arrays(file)
+    precision = about["precision"] if precision is None else precision
+    contexts, prompts = jnp.asarray(arrays.contexts, float), len(arrays.contexts)
+    mean = jnp.asarray(arrays.mean, float)
+    pool = PromptPool(
+        contexts=contexts, utilities=correct_log_odds(contexts @ mean.T, precision),
+        pool_size=pool_size or min(MAX_POOL, max(1, prompts // 2)),
+        dollars=jnp.asarray(arrays.dollars, float), scores=jnp.asarray(arrays.low, float),
+        outcome=outcome or about["outcome"],
+        names=TableNames([str(i) for i in range(prompts)], about["models"], str(file)),
+    )  # fmt: skip
+    draws = jnp.asarray(arrays.draws, float) if uncertain else mean[None]
+    return PosteriorPool(source=pool, draws=draws, precision=precision)
+
+
+def measure_timing(
+    log: RequestLog, retries: Retries, round_seconds: float | None, channels: int | None,
+    profile: bool,
+) -> tuple[Timing, list[str]]:  # fmt: skip
+    """Return arrivals and service in rounds, and what was assumed.
+
+    Args:
+        log: from `read_log`.
+        retries: from `find_retries`.
+        round_seconds: length of a round; None: the fastest LLM's answer, or longer in a light log.
+        channels: requests in service at a time; None: the most in the log.
+        profile: whether arrivals are drawn from the log's rate at each hour of the day, in place
+            of the log's own times.
+
+    Raises:
+        LogError: the log is too short to tell arrivals or gaps.
+    """
+    frame, notes, number = log.frame, [], len(log.models)
+    first = retries.before < 0
+    times, gaps = frame["time"].to_numpy()[first], measure_gaps(log, retries)
+    if not log.timed:
+        notes.append("No times: queries arrive at random, half a query a round; retries at once.")
+        even = np.arange(len(times), dtype=float)
+        return Timing(1.0, LIGHT, 1, np.ones(number), 1.0, even, np.ones(1)), notes
+    span = float(frame["time"][-1] - frame["time"][0])
+    if len(times) < 50 or (len(gaps) and span < 5 * np.quantile(gaps, 0.95)):
+        raise LogError(
+            f"the log is too short: {len(times):,} queries in {span:,.3g} s, and it must be five "
+            "times as long as the gaps before retries, with 50 queries or more."
+        )
+    rate = len(times) / span
+    by_model = frame.group_by("model").agg(pl.col("latency").mean()).sort("model")["latency"]
+    seconds = by_model.fill_null(by_model.mean() or 0.0).to_numpy()
+    if by_model.null_count() == len(by_model):
+        notes.append("No latencies: each attempt takes one round.")
+        seconds = np.zeros(number)
+    # A round shorter than the gaps before retries, so that they are not rounded up much.
+    slow = min(LIGHT / rate, float(np.median(gaps)) / 4 if len(gaps) else np.inf)
+    length = round_seconds or max(float(seconds.min()), slow)
+    part = min(1.0, BUSY / (rate * length))
+    weights = np.bincount(frame["model"].to_numpy(), minlength=number)
+    capacity = channels
+    if channels is None:
+        starts, ends = np.sort(frame["time"].to_numpy()), np.sort(frame["ended"].to_numpy())
+        busy = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts)
+        # Several answers fit into a round that is longer than they are.
+        fit = max(1.0, length / max(float(np.average(seconds, weights=weights)), 1e-9))
+        capacity = int(np.clip(np.quantile(busy, 0.999) * fit * part, 1, MAX_CHANNELS))
+        notes.append(f"Capacity is not in a log: channels={capacity} is assumed, from its peak.")
+    if part < 1:
+        notes.append(f"A share of {part:.2g} of the service is simulated.")
+    if profile:
+        hours = np.bincount((times // 3600 % 24).astype(int), minlength=24).astype(float)
+        draw = np.random.default_rng(0)
+        hour = np.arange(int(np.ceil(span / 3600)))
+        chance = hours[(hour + int(times[0] // 3600)) % 24]
+        number_in = draw.poisson(len(times) * chance / chance.sum())
+        times = np.sort((np.repeat(hour, number_in) + draw.uniform(size=number_in.sum())) * 3600)
+    steps = np.diff(times, prepend=times[0])
+    pauses = steps > JUMP * steps.mean()
+    if pauses.any():
+        notes.append(f"{int(pauses.sum())} pauses in the arrivals are shortened.")
+    arrivals = np.cumsum(np.minimum(steps, JUMP * steps.mean()))[:MAX_TRACE]
+    # A gap g is seen only after answers that came at least g before the end of the log.
+    left = np.sort(frame["time"][-1] - frame["ended"].to_numpy())
+    seen = len(left) - np.searchsorted(left, gaps)
+    weight = 1 / np.maximum(seen, 1)
+    order, levels = np.argsort(gaps), (np.arange(MAX_GAPS) + 0.5) / MAX_GAPS
+    table = np.ones(1)
+    if len(gaps):
+        mass = np.cumsum(weight[order])
+        table = gaps[order][np.searchsorted(mass, levels * mass[-1]).clip(0, len(gaps) - 1)]
+    timing = Timing(
+        length, rate * length * part, int(capacity or 1), np.maximum(1.0, seconds / length), part,
+        arrivals, table,
+    )  # fmt: skip
+    return timing, notes
+
+
+def write_scenario(
+    name: str, arrays: ScenarioArrays, timing: Timing, about: dict[str, Any], folder: Path
+) -> list[Path]:
+    """Write `conf/scenario/NAME.yaml`, `conf/source/NAME.yaml` and their arrays below a folder.
+
+    Returns:
+        The files.
+    """
+    below = folder / "conf" / "scenario" / name
+    below.mkdir(parents=True, exist_ok=True)
+    (folder / "conf" / "source").mkdir(exist_ok=True)
+    files = [below / one for one in ("arrays.npz", "arrivals.parquet", "gaps.parquet")]
+    np.savez_compressed(files[0], about=json.dumps(about), **arrays._asdict())
+    pl.DataFrame({"timestamp": timing.arrivals}).write_parquet(files[1])
+    pl.DataFrame({"seconds": timing.gaps}).write_parquet(files[2])
+    paths = [str(file.relative_to(folder)) for file in files]
+    source = {
+        "_target_": "cqbjax.log_analysis.scenario.make_posterior_pool", "file": paths[0],
+        "uncertain": True, "precision": about["precision"], "outcome": about["outcome"],
+    }  # fmt: skip
+    service: dict[str, Any] = {"count": {"count": timing.channels}}
+    if (timing.rounds > 1).any():
+        rounds = [float(f"{one:.4g}") for one in timing.rounds]
+        service["rounds"] = {"rounds": rounds, "law": "geometric"}
+    delays = {"delays": paths[2], "column": "seconds", "round_seconds": timing.round_seconds}
+    values = {
+        "defaults": [
+            {"override /source": name}, {"override /users": ["orbit"]},
+            {"override /service": [*service]},
+        ],
+        "name": name, "K": 1, "arrivals": "trace", "trace": paths[1],
+        "arrival_rate": float(f"{timing.arrival_rate:.4g}"), "users": {"orbit": delays},
+        "service": service, "record": ["attempts", "dollars"],
+        "table": "length",
+    }  # fmt: skip
+    scenario = folder / "conf" / "scenario" / f"{name}.yaml"
+    begin = f"# @package _global_\n# cqbjax run scenario={name}\n"
+    scenario.write_text(begin + yaml.safe_dump(values, sort_keys=False))
+    other = folder / "conf" / "source" / f"{name}.yaml"
+    other.write_text(f"# From {about['log']}\n" + yaml.safe_dump(source, sort_keys=False))
+    return [scenario, other, *files]

@@ -1,0 +1,168 @@
+"""A fit gives back what a made-up log was made of, and says what the log leaves open."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import polars as pl
+import pytest
+from composing import REPOSITORY
+from scipy.special import expit
+
+from cqbjax import policies, sweep
+from cqbjax.core import rng
+from cqbjax.log_analysis import departures, fit, requests, retries, scenario
+from cqbjax.logs.shards import LogError
+from reproduction.planted_log import TOPICS, generate_log
+
+
+def read(tmp_path, frame, **keys):
+    path = tmp_path / "log.jsonl"
+    frame.write_ndjson(path)
+    log = requests.read_log(path, **keys)
+    return log, retries.find_retries(log)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    frame, truth = generate_log(3, queries=3000, worth=1.2, confounding=1.5, marked=True)
+    log, found = read(tmp_path_factory.mktemp("planted"), frame)
+    return frame, truth, fit.fit_log(log, found, retries.MAX_GAP)
+
+
+def by_name(truth, models):
+    """Return the columns of a truth in the order of a log's models."""
+    return truth[:, [ord(name[-1]) - ord("a") for name in models]]
+
+
+def test_departures_are_those_of_the_truth_although_routing_is_confounded(planted):
+    frame, truth, fitted = planted
+    departure = by_name(truth.departure, fitted.about["models"]).mean(axis=0)
+    table = fitted.overlap.table
+    # Topics are equally frequent among queries, not among attempts: the harder ones have more.
+    x = fitted.arrays.contexts
+    drawn = expit(np.einsum("pe,dne->dpn", x, fitted.arrays.draws)).mean(axis=1)
+    error = drawn.std(axis=0)
+    assert fitted.chosen.name == "words" and (error < 0.05).all()
+    assert (np.abs(drawn.mean(axis=0) - departure) < 3 * error + 0.01).all()
+    assert not table["disagree"].any() and (table["effective"] > 100).all()
+    naive = 1 - np.array([fitted.about["retried"][name] for name in fitted.about["models"]])
+    assert np.abs(naive - departure).max() > 2 * np.abs(drawn.mean(axis=0) - departure).max()
+
+
+def test_contexts_that_are_worth_nothing_are_not_used(tmp_path):
+    log, found = read(tmp_path, generate_log(4, queries=1500, worth=0.0, marked=True)[0])
+    assert fit.fit_log(log, found, retries.MAX_GAP).chosen.name == "none"
+
+
+def test_posterior_intervals_cover_the_truth():
+    """Of fits to 60 logs with one LLM, the 95% intervals hold the truth in 50 to 60."""
+    covered = 0
+    for seed in range(60):
+        draw = np.random.default_rng(seed)
+        users = np.repeat(np.arange(100), 5)
+        # Users differ: an interval as if attempts were independent would be too narrow.
+        chance = expit(0.5 + 1.5 * draw.standard_normal(100))[users]
+        attempts = departures.Attempts(
+            np.zeros(500, int), np.zeros(500, int), (draw.uniform(size=500) < chance) + 0.0, users
+        )
+        fitted = departures.fit_departures(attempts, np.ones((1, 1)), 1, (1.0, 1.0))
+        truth = expit(0.5 + 1.5 * np.random.default_rng(0).standard_normal(100_000)).mean()
+        logit = np.log(truth / (1 - truth))
+        covered += abs(fitted.mean[0, 0] - logit) < 1.96 * fitted.root[0, 0]
+    assert 50 <= covered <= 60 and fitted.design_effect > 1.5
+
+
+def test_an_llm_that_always_fails_a_query_again_is_noticed():
+    draw = np.random.default_rng(0)
+    first = draw.uniform(size=1000) < 0.5
+    query = np.concatenate([np.arange(1000), np.flatnonzero(~first)])
+    number = np.concatenate([np.ones(1000), np.full((~first).sum(), 2)])
+    same = np.concatenate([first, np.zeros((~first).sum(), bool)]).astype(float)
+    attempts = departures.Attempts(query, np.zeros(len(query), int), same, query)
+    chance = np.full(len(query), 0.5)
+    level = departures.find_outcome_level(query, number, attempts, chance)
+    assert level.level == "query" and level.ratio == 0
+    fresh = attempts._replace(departs=(draw.uniform(size=len(query)) < 0.5).astype(float))
+    assert departures.find_outcome_level(query, number, fresh, chance).level == "attempt"
+
+
+def test_prompts_that_an_llm_never_got_are_not_compared(tmp_path):
+    frame, _ = generate_log(5, queries=1500, worth=1.0, marked=True)
+    topic = pl.col("prompt").str.contains(f": ({'|'.join(TOPICS['python'])})")
+    log, found = read(tmp_path, frame.filter(~(topic & (pl.col("model") == "llm-a"))))
+    lines = "\n".join(fit.report(fit.fit_log(log, found, retries.MAX_GAP, contexts="words")))
+    assert "NOT COMPARED: llm-a with" in lines
+
+
+def test_only_a_share_of_retries_are_failures():
+    corrected = expit(np.asarray(scenario.correct_log_odds(np.array([0.0, 1.0]), 0.8)))
+    np.testing.assert_allclose(corrected, 1 - 0.8 * expit([0.0, -1.0]), rtol=1e-5)
+
+
+def test_gaps_that_the_end_of_the_log_cuts_off_weigh_more(tmp_path):
+    draw, size = np.random.default_rng(0), 10_000
+    asked = np.sort(draw.uniform(0, 5000, size))
+    gaps = draw.uniform(0, 1000, size)
+    rows = [
+        {"timestamp": 1.7e9 + time, "user": f"u{i}", "prompt": f"prompt number {i}", "model": "m",
+         "request_id": f"{i}.{k}", "retry_of": f"{i}.0" if k else None}
+        for i in range(size) for k, time in enumerate((asked[i], asked[i] + gaps[i]))
+        if time <= 5000
+    ]  # fmt: skip
+    log, found = read(tmp_path, pl.DataFrame(rows, infer_schema_length=None))
+    timing, _ = scenario.measure_timing(log, found, None, None, False)
+    naive = retries.measure_gaps(log, found).mean()
+    assert naive < 488 and abs(timing.gaps.mean() - 500) < 9
+
+
+def test_short_logs_are_refused(tmp_path):
+    frame, _ = generate_log(6, queries=300, hours=0.1, marked=True)
+    log, found = read(tmp_path, frame)
+    with pytest.raises(LogError, match="the log is too short: .* queries in"):
+        scenario.measure_timing(log, found, None, None, False)
+    few = dataclasses.replace(log, frame=log.frame.head(20))
+    with pytest.raises(LogError, match="attempts have a known outcome, and a fit needs 100"):
+        fit.fit_log(few, retries.find_retries(few), retries.MAX_GAP)
+
+
+@pytest.mark.slow
+def test_a_fitted_scenario_is_an_ordinary_source(planted, tmp_path):
+    _, _, fitted = planted
+    files = scenario.write_scenario(
+        "ours", fitted.arrays, fitted.timing, fitted.about, tmp_path
+    )  # fmt: skip
+    source = scenario.make_posterior_pool(str(files[2]))
+    problem = source.problem(1, 10)
+    drawn = [
+        jax.jit(source.draw_workload, static_argnums=2)(rng.run_key(seed), 0.5, problem).utilities
+        for seed in range(2)
+    ]
+    assert (
+        np.abs(np.asarray(drawn[0]).mean(axis=0) - np.asarray(drawn[1]).mean(axis=0)).max() > 1e-3
+    )
+    chosen = {"random": policies.RandomRouting()}
+    data = sweep(chosen, source, arrival_rate=[0.5], horizon=400, num_seeds=8, record=["attempts"])
+    uniform = (1 / expit(fitted.arrays.contexts @ fitted.arrays.mean.T).mean(axis=1)).mean()
+    assert abs(float(data.attempts.isel(round=-1).sel(policy="random").mean()) - uniform) < 0.2
+    with pytest.raises(LogError, match="is no scenario of cqbjax log fit"):
+        scenario.make_posterior_pool(str(files[0]))
+
+
+@pytest.mark.slow
+def test_a_scenario_runs_in_the_folder_where_it_was_fitted(tmp_path):
+    def call(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "cqbjax", *words], cwd=tmp_path, text=True, timeout=600,
+            capture_output=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "next: cqbjax run scenario=ours" in call("log", "fit", "example", "channels=1")
+    words = ["scenario=ours", "policy=[random]", "num_seeds=2", "horizon=60"]
+    assert "results/data/ours" in call("run", *words)
+    assert [path.name for path in (tmp_path / "results" / "data").iterdir()] == ["ours"]
