@@ -21,7 +21,7 @@ from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.sweep import run_plan
 from cqbjax.engine.validation import build_spec
-from cqbjax.experiments import configs, grid, log_replay, manifests, study
+from cqbjax.experiments import configs, grid, manifests, study
 from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
@@ -111,9 +111,6 @@ def _check_task(task: str, config: ComposedConfig, composer: Composer) -> None:
     ours = compose_task(of_arena, Request(seeds=int(config.num_seeds)), composer)
     (point,) = grid.compose(ours.with_values({"horizon": config.horizon}))
     here, there = _list_settings(point.config), _list_settings(config)
-    # A task may leave settings to the prepared log.
-    left_open = [key for key in log_replay.LOG_KEYS if here["kind"].get(key, "") is None]
-    there["kind"] |= dict.fromkeys(left_open)
     for key in {**here, **there}:
         if here.get(key) != there.get(key):
             raise ValueError(

@@ -22,24 +22,15 @@ from cqbjax.logs.replay import ReplaySource, make_replay
 from cqbjax.logs.schedules import make_schedule
 from cqbjax.policies import OptimalPolicy
 
-# Keys of the preparation of a log; the prepared log determines their values.
-LOG_KEYS = ("model", "encoder", "tokens")
 # Attributes of a point that describe its chains.
 CHAIN_ATTRIBUTES = ("chains_of_several", "linked_by_cosine", "singletons", "load")
 
 
 @dataclasses.dataclass(frozen=True)
 class LogReplay(Sweep):
-    """A sweep on the queries of a log, with schedules in addition to its policies.
+    """A sweep on the queries of the prepared log, with schedules in addition to its policies.
 
     Attributes:
-        source: a log file or a folder of them, from which the log is prepared; None: the log that
-            was prepared before.
-        model: LLM of the conversations. None: the paper's LLM if `source` is given, otherwise the
-            LLM of the prepared log. The same holds for `encoder` and `tokens`.
-        encoder: encoder of first prompts, or `none`.
-        tokens: unit of a query's length.
-        embeddings: a file that replaces the encoder.
         threshold: least cosine at which two first prompts count as the same.
         min_gap: least seconds between a conversation's last response and its retrial.
         among: conversations that a retrial may continue: `open`, all unresolved ones of the user,
@@ -48,11 +39,6 @@ class LogReplay(Sweep):
         schedules: label -> rule, in addition to the policies; None: none.
     """
 
-    source: str | None = None
-    model: str | None = None
-    encoder: str | None = None
-    tokens: str | None = None
-    embeddings: str | None = None
     threshold: Any = 0.995
     min_gap: Any = 0
     among: Any = "open"
@@ -75,7 +61,7 @@ class LogReplay(Sweep):
         """Link the chains of a point, and return it with its schedules.
 
         Raises:
-            ValueError: the log or the rule is not valid, or arrivals or dynamics are set.
+            ValueError: no log is prepared, the rule is not valid, or arrivals or dynamics are set.
         """
         config = point.config
         validation.validate_without_dynamics(config, type(self).__name__)
@@ -86,22 +72,15 @@ class LogReplay(Sweep):
         if len(config.arrival_rate) != 1:
             raise ValueError("arrival_rate must be one number of chains a slot for a replay")
         self.rule.check()
-        if self.encoder == prepare.NONE and self.embeddings is None and self.rule.threshold < 1:
-            raise ValueError(
-                f"kind.encoder={prepare.NONE} embeds nothing: kind.threshold must be 1"
-            )
-        name = f"log {config.data_dir} {self.source} {self.embeddings} {self._log_settings()}"
-        log: Log = factory.cache_object(name, lambda: self._load_log(Path(config.data_dir)))
+        data_dir = Path(config.data_dir)
+        log: Log = factory.cache_object(f"log {data_dir}", lambda: prepare.load_log(data_dir))
         chains = prepare.link(log, self.rule)
         (rate,), seeds = config.arrival_rate, grid.list_seeds(config)
         source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)
         lines = [*prepare.describe(log, chains, self.rule), *_warn_of_singles(chains, self.singles)]
-        determined: dict[str, Any] = {
-            f"kind.{key}": getattr(log, key) for key in LOG_KEYS if self.source is None
-        }
         if len(seeds) > 1 and len(set(source.first_equal_run)) == 1:
             lines.append(f"num_seeds={len(seeds)}: every seed draws the same arrivals, one is run")
-            source, determined = source.take_first_run(), {**determined, "num_seeds": 1}
+            source, config = source.take_first_run(), config.with_values({"num_seeds": 1})
         elif len(set(source.first_equal_run)) < len(seeds):
             i, j = next((i, j) for i, j in enumerate(source.first_equal_run) if i != j)
             raise ValueError(
@@ -109,36 +88,11 @@ class LogReplay(Sweep):
                 f"chains of one for num_seeds={len(seeds)}"
             )
         policies = self.add_schedules(factory.policies(config.policy), log, chains)
-        point = dataclasses.replace(point, config=config.with_values(determined))
+        point = dataclasses.replace(point, config=config)
         prepared = study.assemble_point(point, source, policies, factory, self)
         return prepared._replace(
             attributes=_describe_log(log, chains, source, self.singles), lines=lines
         )
-
-    def _log_settings(self) -> dict[str, Any]:
-        """Return the settings of the log's preparation that are not null."""
-        return {key: value for key in LOG_KEYS if (value := getattr(self, key)) is not None}
-
-    def _load_log(self, data_dir: Path) -> Log:
-        """Return the log, prepared from `source` if it is given.
-
-        Raises:
-            ValueError: there is no source, and the prepared log has other settings.
-        """
-        settings = self._log_settings()
-        if self.source is not None:
-            embeddings = None if self.embeddings is None else Path(self.embeddings)
-            prepare.prepare(data_dir, Path(self.source), embeddings=embeddings, **settings)
-        elif self.embeddings is not None:
-            raise ValueError("kind.embeddings is read with kind.source alone: leave it out")
-        log = prepare.load_log(data_dir)
-        for key, value in settings.items():
-            if self.source is None and getattr(log, key) != value:
-                raise ValueError(
-                    f"kind.{key}={value} is not that of the log prepared in {data_dir}, which is "
-                    f"{getattr(log, key)}: give kind.source, or leave it out"
-                )
-        return log
 
     def add_schedules(
         self, policies: Mapping[str, Any], log: Log, chains: Chains

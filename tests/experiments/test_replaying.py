@@ -74,7 +74,6 @@ def test_the_paper_s_study_is_what_the_configuration_says():
     assert set(made.table_rounds) == set(theirs["round"]) and made.horizon == 25_000
     assert theirs["arrival_rate"].unique().to_list() == [made.arrival_rate]
     assert (made.kind.threshold, made.kind.singles, made.num_seeds) == (0.995, 0.8, 30)
-    assert made.kind.encoder is None and made.kind.model is None, "of whatever log there is"
     assert prepare.ENCODER.endswith("/paraphrase-multilingual-mpnet-base-v2")
     assert prepare.MODEL == "gpt-4-1106-preview"
 
@@ -133,8 +132,6 @@ WRONG = [
     (("record_every=7",), "record_every=7 must divide horizon=60"),
     (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
     (("horizon=90000",), "is too long"),
-    (("kind.source=nowhere",), "nowhere: no such file or folder"),
-    (("kind.source=nowhere", "kind.encoder=none"), "kind.encoder=none embeds nothing"),
 ]  # fmt: skip
 
 
@@ -192,22 +189,6 @@ def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose,
         assert all("not judged, they are made up" in one.evidence for one in came.values())
     if whose == "own":
         assert verdicts == {"not run yet"}
-
-
-@pytest.mark.slow
-def test_what_is_stored_names_the_log_that_was_used(generated, tmp_path):
-    """Not the encoder that a configuration without a source never came to."""
-    run(generated, tmp_path)
-    file = next((tmp_path / "data").rglob(f"*{results.ENDING}"))
-    stored = OmegaConf.create(results.read_config(file)).kind
-    assert (stored.encoder, stored.tokens) == ("words", "bytes")
-    log = prepare.load_log(generated)
-    for key, other in (("encoder", prepare.ENCODER), ("model", "gpt-5"), ("tokens", "cl100k_base")):
-        with pytest.raises(ValueError, match=f"kind.{key}={other} is not that of the log prepared"):
-            run(generated, tmp_path, f"kind.{key}={other}")
-    run(generated, tmp_path, f"kind.encoder={log.encoder}")
-    with pytest.raises(ValueError, match="kind.embeddings is read with kind.source alone"):
-        run(generated, tmp_path, "kind.embeddings=own.npy")
 
 
 @pytest.mark.slow
