@@ -28,7 +28,7 @@ POLICIES = sorted(path.stem for path in (CONF / "policy").glob("*.yaml"))
 ROUTERS = sorted(path.stem for path in (CONF / "router").glob("*.yaml"))
 SIZES, SEEDS = (1, 2), (1, 2, 3)
 # Sources that bring no contexts of prompts, from which routers learn.
-DRAWN = ("coin", "synthetic")
+DRAWN = ("coin", "partly_linear", "success_probabilities", "synthetic")
 FINE = "compiled"
 
 

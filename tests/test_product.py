@@ -8,7 +8,7 @@ import product
 import pytest
 
 # Sources whose data are there: the others are refused before anything compiles.
-SOURCES = ("coin", "synthetic", "paretobandit", "routerbench", "mmlu_pro")
+SOURCES = (*product.DRAWN, "paretobandit", "routerbench", "mmlu_pro")
 
 
 def test_the_part_has_every_policy_router_and_source():

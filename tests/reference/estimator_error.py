@@ -324,7 +324,7 @@ def write(asked: argparse.Namespace) -> None:
     written = tables.save_table(made, asked.results / "tables" / "estimator_error", CAPTION)
     console = display.make_console()
     tables.print_table(made, CAPTION, console)
-    console.print(", ".join(map(str, written)), markup=False)
+    console.print(", ".join(map(str, written)), markup=False, soft_wrap=True)
 
 
 def main() -> None:
