@@ -24,14 +24,12 @@ from cqbjax.experiments import configs, display, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import PreparedPoint, list_seeds
 from cqbjax.experiments.manifests import manifest_of
-from cqbjax.experiments.validation import DISPLAY_KEYS, RUN_KEYS
-from cqbjax.results import files
-from cqbjax.results.index import Cell, IndexEntry, ResultIndex, RunRequest
-from cqbjax.results.points import ResultError, StoredPoint
+from cqbjax.experiments.validation import RUN_KEYS
+from cqbjax.results.index import Cell, ResultIndex, RunRequest
+from cqbjax.results.points import StoredPoint
 
 UNFINISHED = ".unfinished"
-# Most notes that are printed of a shard, and most differing keys of a stored point.
-MAX_LINES, MAX_KEYS = 6, 4
+MAX_LINES = 6  # most notes that are printed of a shard
 
 
 def request_of(prepared: PreparedPoint) -> RunRequest:
@@ -194,50 +192,16 @@ def read_back(
 
 
 def describe_replaced(left: Sequence[PreparedPoint], index: ResultIndex) -> list[str]:
-    """Return a line that names the difference between stored points and those about to run."""
-    differences, first = dict[str, str](), ""
-    for prepared in left:
-        request = request_of(prepared)
-        other, replaced = index.newest_other(request), ", ".join(index.replaced(request))
-        if replaced:
-            differences[prepared.point.label] = f"another {replaced}"
-        elif other is not None:
-            first = first or _describe_difference(other, prepared)
-            differences[prepared.point.label] = first
-    if not differences:
+    """Return a line about points of which other versions are stored, beside those about to run."""
+    others = (one.point.label for one in left if index.holds_other(request_of(one)))
+    names = list(dict.fromkeys(others))
+    if not names:
         return []
-    name, difference = next(iter(differences.items()))
-    more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [
-        f"{name}{more} stored with {difference}: kept, though results.load gives the newest; "
-        f"`cqbjax stored {index.folder}` lists both, and drops what is outdated"
+        f"{names[0]}{more} stored with other settings, data or code: kept, though results.load "
+        f"gives the newest; `cqbjax stored {index.folder}` lists both, and drops what is outdated"
     ]
-
-
-def _describe_difference(other: IndexEntry, prepared: PreparedPoint) -> str:
-    """Return the keys in which a stored point differs from a point that is about to run."""
-    try:
-        ((_, _, text),) = files.read_file(other.file, [1], [other.number])
-    except ResultError:
-        return "damaged arrays"
-    new_text = _to_yaml(prepared.point.config)
-    old, new = (_flatten(yaml.safe_load(one)) for one in (text, new_text))
-    hidden = {*DISPLAY_KEYS, "policy", *(RUN_KEYS if prepared.study_type.extensible else ())}
-    keys = [key for key in dict.fromkeys([*old, *new]) if key.partition(".")[0] not in hidden]
-    differing = [f"{key}={old.get(key)}" for key in keys if old.get(key) != new.get(key)]
-    if len(differing) > MAX_KEYS:
-        differing = [*differing[:MAX_KEYS], f"and {len(differing) - MAX_KEYS} more"]
-    return ", ".join(differing) or "other code or data"
-
-
-def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested configuration by their dotted keys."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def _to_yaml(config: Config) -> str:

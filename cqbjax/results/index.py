@@ -176,21 +176,14 @@ class ResultIndex:
         entries = self._stored(asked.name, asked.key.point)
         return len({seed for one in entries for _, seed in one.cells})
 
-    def newest_other(self, asked: RunRequest) -> IndexEntry | None:
-        """Return the newest entry of the requested point, which has another cache key.
-
-        Return None if the point has no entry, or if one of its entries has the requested key.
-        """
+    def holds_other(self, asked: RunRequest) -> bool:
+        """Return whether another version of the point, or of a requested policy, is stored."""
         keys = self._points.get((self.folder, asked.name), {})
-        return None if not keys or asked.key.point in keys else next(iter(keys.values()))[0]
-
-    def replaced(self, asked: RunRequest) -> list[str]:
-        """Return the requested policies of which another version is stored."""
-        entries = self._stored(asked.name, asked.key.point)
-        return [
-            label for label, key in asked.key.policies.items()
-            if any(one.manifest["policies"].get(label) not in (None, key) for one in entries)
-        ]  # fmt: skip
+        stored = [one.manifest["policies"] for one in keys.get(asked.key.point, ())]
+        if not stored:
+            return bool(keys)
+        policies = asked.key.policies.items()
+        return any(one.get(label, key) != key for one in stored for label, key in policies)
 
     def read(
         self, asked: Sequence[RunRequest], rounds: Sequence[int] | None = None

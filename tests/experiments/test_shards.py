@@ -178,12 +178,14 @@ def test_a_list_of_rates_is_stored_as_a_sweep_over_them(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_computes_anew_and_in_what_that_differs(tmp_path, fabricating):
+def test_a_run_says_what_it_computes_anew(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     assert shards.describe_replaced(left_of(ready_of(), tmp_path), ResultIndex(tmp_path)) == []
     left = left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
     (line,) = shards.describe_replaced(left, ResultIndex(tmp_path))
-    assert line.startswith("K=1,arrival_rate=0.3 and 2 more stored with horizon=12: kept")
+    assert line.startswith(
+        "K=1,arrival_rate=0.3 and 2 more stored with other settings, data or code: "
+    )
     assert f"`cqbjax stored {tmp_path}` lists both" in line
 
 
