@@ -6,11 +6,9 @@ size and SHA-256 of every file at the first build; later calls compare the files
 
 import contextlib
 import fnmatch
-import glob
-import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cqbjax.core.files import JSON, hash_parts, read, sha256, write
@@ -102,60 +100,38 @@ def download(
     """
     import huggingface_hub as hub
 
-    endpoint = os.environ.get("HF_ENDPOINT")  # a mirror, as huggingface_hub itself allows
+    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))  # a mirror, as the client itself allows
     with _one_sentence(repository):
-        info = hub.HfApi(endpoint=endpoint).dataset_info(
-            repository, revision=revision, files_metadata=True
-        )
-    siblings = info.siblings or []
-    for pattern in patterns:
-        if not fnmatch.filter([s.rfilename for s in siblings], pattern):
-            raise TableError(f"{repository}: no file {pattern!r} at revision {info.sha}.")
-    wanted = [s for s in siblings if any(fnmatch.fnmatch(s.rfilename, p) for p in patterns)]
-    missing = [sibling for sibling in wanted if _find_difference(folder, sibling)]
-    if not missing:
-        return str(info.sha)
-    for sibling in missing:
+        revision = str(api.dataset_info(repository, revision=revision).sha)
+        copy: Any = {"repo_type": "dataset", "revision": revision, "local_dir": folder}
+        folder.mkdir(parents=True, exist_ok=True)
         # The hub's client would trust its own notes and keep a changed file.
-        (folder / sibling.rfilename).unlink(missing_ok=True)
-    with _one_sentence(repository):
-        hub.snapshot_download(
-            repository, repo_type="dataset", revision=info.sha, local_dir=folder,
-            allow_patterns=[glob.escape(sibling.rfilename) for sibling in missing],
-            endpoint=endpoint,
-        )  # fmt: skip
-    # If the hub is lost half-way, the client returns the files so far with a warning only.
-    for sibling in missing:
-        if difference := _find_difference(folder, sibling):
-            path = folder / sibling.rfilename
-            path.unlink(missing_ok=True)  # so that no later call reads it
-            raise TableError(f"{path}: {difference}: run it again.")
-    return str(info.sha)
+        _drop_differing(api, repository, copy, patterns)
+        api.snapshot_download(repository, allow_patterns=list(patterns), **copy)
+        # If the hub is lost half-way, the client returns the files so far with a warning only.
+        differing = _drop_differing(api, repository, copy, patterns)
+    for name, reason in differing.items():
+        raise TableError(f"{folder / name}: {reason}: run it again.")
+    for pattern in patterns:
+        if not any(folder.glob(pattern)):
+            raise TableError(f"{repository}: no file {pattern!r} at revision {revision}.")
+    return revision
 
 
-def _find_difference(folder: pathlib.Path, sibling: Any) -> str | None:
-    """Describe how a file differs from the hub's record; None when it does not.
-
-    The hub gives the SHA-256 of a large file (LFS), and git's own id, a SHA-1, of a small one.
-    """
-    path = folder / sibling.rfilename
-    if not path.is_file():
-        return "is not there, the download was cut short"
-    size, lfs, blob = sibling.size, getattr(sibling, "lfs", None), getattr(sibling, "blob_id", None)
-    on_disk = path.stat().st_size
-    if size is not None and on_disk != size:
-        return f"the download was cut short, {on_disk:,} of {size:,} bytes"
-    if lfs is not None:
-        name, expected, actual = "SHA-256", lfs.sha256, sha256(path)
-    elif blob:
-        content = path.read_bytes()
-        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
-        name, expected, actual = "git id", blob, git.hexdigest()
-    else:
-        return "the hub gives no checksum of it"
-    if actual == expected:
-        return None
-    return f"checksum mismatch, {name} {actual[:12]}... where the hub says {expected[:12]}..."
+def _drop_differing(
+    api: Any, repository: str, copy: Mapping[str, Any], patterns: Sequence[str]
+) -> dict[str, str]:
+    """Delete files that differ from the hub's checksums; return why, of missing ones too."""
+    checked = api.verify_repo_checksums(repository, **copy)
+    differing = {
+        one["path"]: f"checksum mismatch, {one['algorithm']} {one['actual'][:12]}... where the hub "
+        f"says {one['expected'][:12]}..."
+        for one in checked.mismatches
+    } | dict.fromkeys(checked.missing_paths, "is not there, the download was cut short")
+    wanted = {k: v for k, v in differing.items() if any(fnmatch.fnmatch(k, p) for p in patterns)}
+    for name in wanted:
+        (copy["local_dir"] / name).unlink(missing_ok=True)
+    return wanted
 
 
 @contextlib.contextmanager
