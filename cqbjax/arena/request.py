@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cqbjax.arena.tasks import Contestant, Request, select_tasks
+from cqbjax.core.inputs import suggest_names
 
 VERBS = ("tasks", "verify", "board", "show")
 # The keys of a run, and those of `verify`, with their defaults.
@@ -52,9 +53,9 @@ def parse_values(words: Sequence[str], defaults: Mapping[str, str] = KEYS) -> di
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in defaults:
-            allowed = ", ".join(f"{key}=" for key in defaults)
-            why = f"choose from {allowed}" if allowed else "leave it out"
-            raise ValueError(f"{word} is unknown here: {why}")
+            keys = [f"{key}=" for key in defaults]
+            why = suggest_names(f"{key}=", keys) if keys else ": leave it out"
+            raise ValueError(f"{word} is unknown here{why}")
         values[key] = value
     return values
 

@@ -5,6 +5,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
+from cqbjax.core.inputs import suggest_names
 from cqbjax.core.labels import GENERATED, PAPER, PAPER_DATASETS, PROXY
 from cqbjax.datasets.readers.embedllm import read_embedllm
 from cqbjax.datasets.readers.parquet_csv import read_compact
@@ -152,8 +153,7 @@ def find_dataset(name: str) -> Dataset:
         ValueError: the name is not in it.
     """
     if name not in CATALOGUE:
-        raise ValueError(
-            f"dataset must be one of {', '.join(CATALOGUE)}, or {OWN} for a table of your own, or "
-            f"wildchat for a log of conversations, got {name!r}."
-        )
+        shown = (*CATALOGUE, f"{OWN} for a table of your own", "wildchat for a log")
+        known = (*CATALOGUE, OWN, "wildchat")
+        raise ValueError(f"dataset {name} is unknown{suggest_names(str(name), known, shown)}")
     return CATALOGUE[name]

@@ -218,16 +218,16 @@ def test_a_task_has_at_least_eighteen_contestants():
         (["policy=acqb", "tasks=opera"], "error: task opera is unknown; choose from drift, "),
         (
             ["policy=acqb", "seed=3"],
-            "error: seed=3 is unknown here: choose from policy=, tasks=, seeds=",
+            "error: seed=3 is unknown here: did you mean seeds=?",
         ),
         (["policy=acqb", "seeds=1"], "error: seeds=1 must be a whole number, at least 2"),
         (["policy=acqb", "rounds=2"], "error: rounds=2 must be a fraction of all rounds"),
-        (["policy=acqb", "keep=true"], "error: keep=true is unknown here: choose from policy=,"),
+        (["policy=acqb", "keep=true"], "error: keep=true is unknown here; choose from policy=,"),
         (["board", "policy=acqb"], "error: policy= is for an entry"),
         (["verify"], "error: verify takes the folder"),
         (["verify", "."], "error: . is no entry of the arena: board.json is not there"),
         (["tasks", "more"], "error: more is unknown here: leave it out"),
-        (["show", "tasks=paper"], "error: tasks=paper is unknown here: choose from out="),
+        (["show", "tasks=paper"], "error: tasks=paper is unknown here; choose from out="),
     ],
 )
 def test_wrong_words_get_one_sentence(words, said, folder):

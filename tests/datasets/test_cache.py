@@ -50,6 +50,8 @@ def test_messages_name_the_command_as_it_was_started(tmp_path, monkeypatch):
 def test_load_refuses_missing_data_and_wrong_embeddings(tmp_path):
     with pytest.raises(ValueError, match="dataset must be one of routerbench, mmlu_pro"):
         ds.load_dataset("nope", tmp_path)
+    with pytest.raises(ValueError, match="dataset routerbnech is unknown: did you mean routerb"):
+        ds.find_dataset("routerbnech")
     words = f"run python scripts/prepare_data.py data_dir={tmp_path} dataset="
     for name, ending in (("sprout", r"sprout\."), ("mmlu_pro", r"mmlu_pro source=PATH\.")):
         with pytest.raises(ValueError, match=re.escape(words) + ending):
