@@ -4,6 +4,7 @@ python scripts/log.py describe requests.jsonl
 python scripts/log.py describe example    # a made-up log that ships with the package
 python scripts/log.py describe requests.csv "columns={time: created_at, model: llm}" max_bad=0.2
 python scripts/log.py fit requests.jsonl name=ours     # then: scripts/run.py scenario=ours
+python scripts/log.py compare ours                     # policies in the fitted scenario
 
 The file has JSON lines, a JSON array, CSV or Parquet, gzipped or not. Nothing is sent; no prompt
 and no user is stored. docs/how_to/decide_from_a_log.md describes the keys.
@@ -42,12 +43,19 @@ FITTING = {
     "arrivals": one_of("trace", "profile"),
 }  # fmt: skip
 NAME: dict[str, Rule] = {"name": (lambda value: isinstance(value, str), "a word")}
-VERBS = {"describe": READING | LINKING, "fit": READING | LINKING | FITTING | NAME}
+LABELS: Rule = (lambda value: isinstance(value, list), "a list of labels, such as [acqb,greedy]")
+COMPARING = {"seeds": WHOLE, "horizon": WHOLE, "policies": LABELS}
+SEEDS = 200
+VERBS = {
+    "describe": READING | LINKING, "fit": READING | LINKING | FITTING | NAME, "compare": COMPARING
+}  # fmt: skip
 
 ARGUMENTS = Arguments(description="Read a log of requests to LLMs.")
-ARGUMENTS.add_argument("verb", choices=VERBS, help="describe a log, or fit a scenario to it")
-ARGUMENTS.add_argument("file", type=Path, help="the log, or `example`")
-ARGUMENTS.add_argument("words", nargs="*", metavar="KEY=VALUE", help=", ".join(VERBS["fit"]))
+ARGUMENTS.add_argument("verb", choices=VERBS, help="describe a log, fit a scenario, compare")
+ARGUMENTS.add_argument("file", type=Path, help="the log, or `example`; for compare, the scenario")
+ARGUMENTS.add_argument(
+    "words", nargs="*", metavar="KEY=VALUE", help=", ".join(VERBS["fit"] | COMPARING)
+)
 
 
 def parse_keys(verb: str, words: Sequence[str]) -> dict[str, Any]:
@@ -72,7 +80,7 @@ def parse_keys(verb: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def run_log(arguments: argparse.Namespace) -> None:
-    """Describe a log, or fit a scenario to it.
+    """Describe a log, fit a scenario to it, or compare policies in a scenario.
 
     Raises:
         ValueError: a wrong argument, or a log that cannot be read or fitted.
@@ -80,15 +88,10 @@ def run_log(arguments: argparse.Namespace) -> None:
     keys = parse_keys(arguments.verb, arguments.words)
     name = keys.get("name", "ours")
     validate_name(name)
-    from rich.console import Console
-
+    if arguments.verb == "compare":
+        compare_policies(str(arguments.file), keys)
+        return
     from cqbjax.log_analysis import requests, retries, summary
-
-    console = Console(width=120)
-
-    def show(lines: Iterable[Any]) -> None:
-        for line in lines:
-            console.print(line, markup=False, highlight=False)
 
     file = arguments.file
     if str(file) == "example" and not file.exists():
@@ -111,11 +114,62 @@ def run_log(arguments: argparse.Namespace) -> None:
     chosen = {key: keys[key] for key in FITTING if key in keys}
     fitted = fit.fit_log(log, found, max_gap, **chosen)
     show(fit.report(fitted))
-    written = scenario.write_scenario(
-        name, fitted.arrays, fitted.timing, fitted.about, Path.cwd()
-    )  # fmt: skip
+    written = scenario.write_scenario(name, fitted.arrays, fitted.timing, fitted.about, Path.cwd())
     below = ", ".join(str(one.relative_to(Path.cwd())) for one in written)
-    show([f"written: {below}", f'next: cqbjax run scenario={name} "policy=[acqb,random]"'])
+    show([f"written: {below}", f"next: cqbjax log compare {name}"])
+
+
+def show(lines: Iterable[Any]) -> None:
+    """Print lines and tables."""
+    from rich.console import Console
+
+    console = Console(width=120)
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+
+
+def compare_policies(name: str, keys: dict[str, Any]) -> None:
+    """Compare policies in a scenario, and write the page, the table and the picture.
+
+    Raises:
+        ValueError: the current folder has no such scenario.
+    """
+    from cqbjax.cli._compose import compose_jobs, find_user_folder, initialize_hydra
+    from cqbjax.cli._instantiate import make, make_policies
+    from cqbjax.core.files import write_atomic
+    from cqbjax.experiments.scenario import build_queries
+    from cqbjax.figures import save_figure
+    from cqbjax.log_analysis import compare, scenario
+
+    user = find_user_folder()
+    if user is None or not (user / "scenario" / f"{name}.yaml").is_file():
+        file = f"conf/scenario/{name}.yaml"
+        raise ValueError(f"{file} does not exist: cqbjax log fit FILE name={name} writes it")
+    with initialize_hydra():
+        policies = ",".join(map(str, keys.get("policies", compare.LEARNING)))
+        (job,) = compose_jobs([[f"scenario={name}", f"policy=[{policies}]"]])
+    arrays, about = scenario.load_arrays(job.config.source.file)
+    horizon = keys.get("horizon") or compare.choose_horizon(about, job.config.arrival_rate)
+    config = job.config.with_values({"horizon": horizon})
+    users, service = ([make(node) for node in config[key].values()] for key in ("users", "service"))
+
+    source = build_queries(config, make(config.source), users, service)
+    times = [one.rounds for one in service if hasattr(one, "rounds")]
+    rounds = times[0] if times else 1.0
+    compared = compare.compare(
+        arrays, about, source, config.arrival_rate, rounds, make_policies(config.policy),
+        keys.get("seeds", SEEDS), horizon,
+    )  # fmt: skip
+    table = compare.tabulate(compared)
+    lines = list(compare.describe_comparison(compared, table))
+    show(lines)
+    stem = Path("results") / "logs" / name
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    table.write_csv(stem.with_suffix(".csv"))
+    page = "\n\n".join([f"# Policies in the scenario {name}", *lines, f"![]({name}.png)\n"])
+    write_atomic(stem.with_suffix(".md"), page.encode())
+    save_figure(compare.draw_comparison(table, about), stem)
+    show([f"written: {stem}.md, .csv, .png and .pdf"])
 
 
 main = functools.partial(run_plain, run_log, ARGUMENTS)

@@ -11,6 +11,7 @@ Each module imports only those before it, and `tests/test_layers.py` keeps it so
     overlap                     who was shown what; off-policy checks
     scenario                    the fit as a source, arrivals, delays and service times
     fit                         all of it, and its report
+    compare                     policies in the scenario, and what the log cannot tell
 
 No prompt and no name of a user is stored: prompts become features, users become numbers.
 """

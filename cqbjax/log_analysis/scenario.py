@@ -62,10 +62,15 @@ class PosteriorPool(SourceWrapper):
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the pool and the coefficients of the run."""
         workload: Workload = self.source.draw_workload(key, arrival_rate, problem)
-        own = jax.random.fold_in(rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL), 1)
-        drawn = self.draws[jax.random.randint(own, (), 0, len(self.draws))]
+        drawn = self.draws[draw_number(key, len(self.draws))]
         utilities = correct_log_odds(workload.contexts @ drawn.T, self.precision)
         return workload._replace(utilities=utilities)
+
+
+def draw_number(key: Array, draws: int) -> Array:
+    """Return the number of the posterior's draw that a run takes: [] int32."""
+    own = jax.random.fold_in(rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL), 1)
+    return jax.random.randint(own, (), 0, draws)
 
 
 def correct_log_odds(log_odds: Any, precision: Any) -> Any:

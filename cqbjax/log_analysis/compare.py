@@ -1,0 +1,371 @@
+"""Compare policies in a fitted scenario, with what the log leaves open: `cqbjax log compare`.
+
+Each seed draws its own coefficients from the posterior. Let z be the share of a policy's attempts
+that depart by these coefficients, and y what is measured, both divided by their means. The line
+y - 1 = b (z - 1), with one elasticity b for all policies, separates what only more data would
+shrink, b^2 Var(z), from what more seeds would, the residual variance over S. The same covariances
+of several policies give the probability that each of them is the best.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import scipy.special
+import xarray as xr
+from jax import Array
+from matplotlib.figure import Figure
+
+from cqbjax.core import rng
+from cqbjax.core.pytree import pytree
+from cqbjax.core.recorders import Recorder
+from cqbjax.core.recorders.answers import chosen_server
+from cqbjax.core.recorders.protocol import Round
+from cqbjax.core.types import Action, Needs, Observation, Problem
+from cqbjax.engine.sweep import sweep
+from cqbjax.log_analysis.scenario import ScenarioArrays, correct_log_odds, draw_number
+from cqbjax.policies import RandomRouting, RouterPolicy
+from cqbjax.policies.assortments import choose_query_and_servers, init_stateless, update_stateless
+
+TODAY = "today"
+LEARNING = ["greedy", "acqb", "thompson_fallback_least_served"]  # labels
+MAX_FIXED = 3  # LLMs that are compared as the only one
+MAX_ROUNDS = 4000
+DRAWS = 4000  # of the means, for the probability of being the best
+BEST = 0.8  # the probability from which a policy is called the best
+CLOSE = 0.1  # share of the range of policies within which two are as good
+UNSUPPORTED = 0.05  # share of attempts that the log does not support
+UNLIKELY = 0.01  # of a posterior predictive p-value
+
+
+@pytree
+class LoggedRouting:
+    """The routing of a log: LLMs at random with its propensities, first in first out.
+
+    Attributes:
+        probabilities: [P, N] of each LLM for each prompt.
+    """
+
+    probabilities: Array
+
+    needs = Needs(contexts=False)
+    init = staticmethod(init_stateless)
+    update = staticmethod(update_stateless)
+
+    def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
+        """Select the oldest query, and draw its LLM."""
+        logs = jnp.log(jnp.maximum(self.probabilities[observation.prompts], 1e-9))
+        own = rng.stream_key(key, rng.Stream.ASSORTMENT)
+        drawn = logs + jax.random.gumbel(own, logs.shape)
+        slot, servers = choose_query_and_servers("oldest", observation, drawn, jnp.zeros(()))
+        return Action(slot, jnp.stack(servers), jnp.bool_(False))
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswersByPrompt(Recorder):
+    """Attempts and departures of each prompt and LLM: [2, P, N]."""
+
+    name, label, unit, per = "by_prompt", "Attempts and departures", "attempts", "run"
+    dims = ("ended", "prompt", "server")
+
+    def start(self, problem: Problem) -> Array:
+        """Return zero counts."""
+        return jnp.zeros((2, problem.num_prompts, problem.num_servers), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Count the attempts that ended, and those after which the query departed."""
+        prompt = round_.workload.prompts[round_.before.row[round_.action.slot]]
+        server = chosen_server(round_)
+        state = state.at[0, prompt, server].add(round_.valid.astype(jnp.int32))
+        return state.at[1, prompt, server].add(round_.departed.astype(jnp.int32))
+
+
+class Outcomes(NamedTuple):
+    """What each policy gives in each seed: [policies, S].
+
+    Attributes:
+        queue: users in the system on average, in the second half of the rounds.
+        wait: seconds from arrival to departure.
+        attempts: a query.
+        departs: share of attempts.
+        usd: a query.
+        low: least share of satisfied users among those who depart.
+        high: largest one.
+        unsupported: share of attempts with an LLM that the log hardly ever shows to such prompts.
+        breaks: queries a second above which the queue grows without end.
+    """
+
+    queue: np.ndarray
+    wait: np.ndarray
+    attempts: np.ndarray
+    departs: np.ndarray
+    usd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    unsupported: np.ndarray
+    breaks: np.ndarray
+
+
+class Comparison(NamedTuple):
+    """Policies compared.
+
+    Attributes:
+        labels: of the policies.
+        outcomes: of all seeds.
+        expected: [policies, D] share of a policy's attempts that depart, by each draw.
+        numbers: [S] the draw of each seed.
+        rates: [S, N] retry rate of each LLM's answers, as the log's policy plays.
+        about: description of the fit.
+        errors: [N] standard error of each LLM's departures.
+    """
+
+    labels: list[str]
+    outcomes: Outcomes
+    expected: np.ndarray
+    numbers: np.ndarray
+    rates: np.ndarray
+    about: Mapping[str, Any]
+    errors: np.ndarray
+
+
+def make_candidates(arrays: ScenarioArrays, models: list[str]) -> dict[str, Any]:
+    """Return today's policy, single LLMs and the fitted router; with one LLM only schedules."""
+    prompts, number = len(arrays.contexts), len(models)
+    if number == 1:
+        schedules: tuple[Any, ...] = ("newest", "least_served", "random")
+        others = {name: RandomRouting(schedule=name) for name in schedules}
+        return {TODAY: RandomRouting(schedule="oldest"), **others}
+    log_odds = arrays.contexts @ arrays.mean.T
+    chosen: dict[str, Any] = {
+        TODAY: LoggedRouting(probabilities=jnp.asarray(arrays.routing, float))
+    }
+    for j in np.argsort(-scipy.special.expit(log_odds).mean(axis=0))[:MAX_FIXED]:
+        only = jnp.tile((jnp.arange(number) == j).astype(float), (prompts, 1))
+        chosen[f"only {models[j]}"] = RouterPolicy(scores=only)
+    scores = jnp.asarray(log_odds, float)
+    chosen["fitted router"] = RouterPolicy(scores=scores, schedule="least_served", retry="fallback")
+    return chosen
+
+
+def choose_horizon(about: Mapping[str, Any], arrival_rate: float) -> int:
+    """Return the rounds in which as many queries come as in the log, within `MAX_ROUNDS`."""
+    return int(np.clip(about["queries"] / arrival_rate, 200, MAX_ROUNDS))
+
+
+def compare(
+    arrays: ScenarioArrays, about: Mapping[str, Any], source: Any, arrival_rate: float,
+    service: Any, learning: Mapping[str, Any], seeds: int, horizon: int,
+) -> Comparison:  # fmt: skip
+    """Run the candidates and policies that learn in the scenario.
+
+    Args:
+        arrays: of the scenario.
+        about: its description.
+        source: the scenario, with arrivals and dynamics.
+        arrival_rate: queries a round.
+        service: [N] mean rounds of an attempt, or [] of all.
+        learning: policies by label, which are left out if there is one LLM.
+        seeds: S.
+        horizon: T.
+    """
+    policies = make_candidates(arrays, list(about["models"]))
+    policies |= learning if len(about["models"]) > 1 else {}
+    data = sweep(
+        policies, source, arrival_rate=[arrival_rate], horizon=horizon, num_seeds=seeds,
+        record=[AnswersByPrompt(), "time_in_system", "away", "in_service"],
+    ).isel(arrival_rate=0).sel(policy=list(policies))  # fmt: skip
+    tried, left = np.moveaxis(data.by_prompt.to_numpy().astype(float), 2, 0)
+    rates = 1 - left[0].sum(axis=1) / np.maximum(tried[0].sum(axis=1), 1)
+    log_odds = np.einsum("pe,dne->dpn", arrays.contexts, arrays.draws)
+    departs = np.asarray(jax.nn.sigmoid(correct_log_odds(log_odds, about["precision"])))
+    shares = tried.sum(axis=1) / tried.sum(axis=(1, 2, 3))[:, None, None]
+    keys = jax.vmap(rng.run_key)(jnp.arange(seeds))
+    return Comparison(
+        [*policies], _read_outcomes(data, arrays, about, service),
+        np.einsum("apn,dpn->ad", shares, departs),
+        np.asarray(jax.vmap(lambda key: draw_number(key, len(departs)))(keys)),
+        rates, about, departs.mean(axis=1).std(axis=0),
+    )  # fmt: skip
+
+
+def _read_outcomes(
+    data: xr.Dataset, arrays: ScenarioArrays, about: Mapping[str, Any], service: Any
+) -> Outcomes:
+    second = data.isel(round=slice(data.sizes["round"] // 2, None))
+    system = (second.queue_length + second["away"] + second.in_service).mean("round").to_numpy()
+    tried, left = np.moveaxis(data.by_prompt.to_numpy().astype(float), 2, 0)
+    queries, attempts = left.sum(axis=(2, 3)), tried.sum(axis=(2, 3))
+
+    def mean(counts: np.ndarray, table: np.ndarray, total: np.ndarray) -> np.ndarray:
+        return np.einsum("asij,ij->as", counts, table) / np.maximum(total, 1)
+
+    time = np.broadcast_to(service, arrays.dollars.shape) * about["round_seconds"]
+    return Outcomes(
+        system, data.time_mean.isel(round=-1, missing_dims="ignore").to_numpy()
+        * about["round_seconds"], attempts / np.maximum(queries, 1),
+        queries / np.maximum(attempts, 1), mean(tried, arrays.dollars, queries),
+        mean(left, arrays.low, queries), mean(left, arrays.high, queries),
+        mean(tried, 1.0 - arrays.supported, attempts),
+        about["channels"] / mean(tried, time, queries),
+    )  # fmt: skip
+
+
+def estimate_means(values: np.ndarray, comparison: Comparison) -> tuple[np.ndarray, np.ndarray]:
+    """Return the covariance of policies' means that data leave, and that of simulation: [p, p].
+
+    Args:
+        values: [p, S] measured.
+        comparison: with the shares that depart by each draw.
+    """
+    mean = np.abs(values.mean(axis=1, keepdims=True))
+    every = comparison.expected / comparison.expected.mean(axis=1, keepdims=True) - 1
+    at = every[:, comparison.numbers]
+    at = at - at.mean(axis=1, keepdims=True)
+    centred = values - values.mean(axis=1, keepdims=True)
+    relative = centred / np.maximum(mean, 1e-12)
+    elasticity = (at * relative).sum() / max((at**2).sum(), 1e-12)
+    data = np.atleast_2d(np.cov(elasticity * mean * every))
+    noise = np.atleast_2d(np.cov(centred - elasticity * mean * at))
+    return data, noise / values.shape[1]
+
+
+def tabulate(comparison: Comparison) -> pl.DataFrame:
+    """Return a row for each policy: means, 95% intervals, differences to today, P(best).
+
+    `queue_data` and `queue_simulation` are the half widths of the queue's interval that more data,
+    and more seeds, would shrink.
+    """
+    columns: dict[str, Any] = {"policy": comparison.labels}
+    for name, values in comparison.outcomes._asdict().items():
+        data, noise = estimate_means(values, comparison)
+        both, mean = data + noise, values.mean(axis=1)
+        width = 1.96 * np.sqrt(np.diag(both))
+        differences = np.diag(both) + both[0, 0] - 2 * both[0]
+        columns |= {name: mean, f"{name}_low": mean - width, f"{name}_high": mean + width}
+        columns |= {f"{name}_more": mean - mean[0],
+                    f"{name}_more_width": 1.96 * np.sqrt(np.maximum(differences, 0))}  # fmt: skip
+        if name == "queue":
+            draws = np.random.default_rng(0).multivariate_normal(
+                mean, both, DRAWS, method="eigh", check_valid="ignore"
+            )
+            best = np.bincount(draws.argmin(axis=1), minlength=len(mean)) / DRAWS
+            columns |= {"best": best, "queue_data": 1.96 * np.sqrt(np.diag(data)),
+                        "queue_simulation": 1.96 * np.sqrt(np.diag(noise))}  # fmt: skip
+    return pl.DataFrame(columns)
+
+
+def check_parity(comparison: Comparison) -> list[tuple[str, float, float, float]]:
+    """Compare the log with its own policy in the scenario.
+
+    Returns:
+        What is compared, in the log, in the scenario, and the two-sided posterior predictive p.
+    """
+    about = comparison.about
+    pairs = [("attempts a query", about["attempts_a_query"], comparison.outcomes.attempts[0])]
+    if len(about["models"]) > 1:
+        pairs += [
+            (f"retry rate of {name}", rate, simulated)
+            for (name, rate), simulated in zip(
+                about["retried"].items(), comparison.rates.T, strict=True
+            )
+        ]
+    return [
+        (what, value, float(some.mean()),
+         float(min(1.0, 2 * min((1 + (some <= value).sum()) / (1 + len(some)),
+                                (1 + (some >= value).sum()) / (1 + len(some))))))
+        for what, value, some in pairs
+    ]  # fmt: skip
+
+
+def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
+    """Return the policy with the shortest queue, or that the log cannot tell, and what log would.
+
+    Policies that are within `CLOSE` of the range of all are as good as the best.
+    """
+    order = table.sort("queue")
+    first, best = order["policy"][0], order["queue"][0]
+    spread = CLOSE * (order["queue"][-1] - best)
+    # What another policy may be shorter by, at most.
+    number = comparison.labels.index(first)
+    values = comparison.outcomes.queue
+    data, noise = estimate_means(values, comparison)
+    both = data + noise
+    differences = np.diag(both) + both[number, number] - 2 * both[number]
+    ahead = best - table["queue"].to_numpy() + 1.96 * np.sqrt(np.maximum(differences, 0))
+    rivals = [
+        label for label, one in zip(comparison.labels, ahead, strict=True)
+        if one > spread and label != first
+    ]  # fmt: skip
+    unsupported = order["unsupported"][0]
+    if unsupported > UNSUPPORTED:
+        return (
+            f"Cannot be told from this log: {first} has the shortest queue, but {unsupported:.0%} "
+            "of its attempts are with LLMs that the log hardly ever shows to such prompts; a log "
+            "that shows them would tell."
+        )
+    if not rivals or order["best"][0] >= BEST:
+        return f"Recommended: {first}, best with probability {order['best'][0]:.2f}."
+    j = max((comparison.labels.index(one) for one in rivals), key=lambda one: ahead[one])
+    by_data, by_seeds = (
+        float(one[j, j] + one[number, number] - 2 * one[number, j]) for one in (data, noise)
+    )
+    named = f"{first} or {', '.join(rivals)}"
+    if by_seeds > by_data:
+        return f"Not distinguished with seeds={values.shape[1]}: {named}; more seeds would tell."
+    gap = max(table["queue"][j] - best, spread, 1e-9)
+    rows = int(comparison.about["rows"] * max(1.96**2 * by_data / gap**2, 2.0))
+    llm = list(comparison.about["models"])[int(comparison.errors.argmax())]
+    return (
+        f"Cannot be told from this log: {named}; about {rows:,} requests would tell, most of all "
+        f"of {llm}, whose departures are the least known."
+    )
+
+
+def describe_comparison(comparison: Comparison, table: pl.DataFrame) -> Iterator[str]:
+    """Yield the lines of the page; what fails is first."""
+    parity = check_parity(comparison)
+    for what, logged, simulated, chance in parity:
+        if chance < UNLIKELY:
+            yield (
+                f"PARITY FAILS: {what} is {logged:.3f} in the log and {simulated:.3f} in the "
+                f"scenario (p = {chance:.3f})"
+            )
+    if len(comparison.about["models"]) == 1:
+        yield "The log has one LLM: routing cannot be compared, schedules are."
+    yield recommend(table, comparison)
+    least = min(chance for *_, chance in parity)
+    yield f"Parity: {len(parity)} comparisons of the log with its own policy, least p {least:.3f}"
+    priced = comparison.about["priced"]
+    for row in table.iter_rows(named=True):
+        usd = f", {row['usd']:.3g} USD a query" if priced else ""
+        yield (
+            f"  {row['policy']}: {row['queue']:.2f} users in the system ({row['queue_low']:.2f} to "
+            f"{row['queue_high']:.2f}; by data {row['queue_data']:.2f}, by seeds "
+            f"{row['queue_simulation']:.2f}), {row['queue_more']:+.2f} "
+            f"({row['queue_more_width']:.2f}) to today, wait {row['wait']:.3g} s, "
+            f"{row['attempts']:.3f} attempts a query, {row['departs']:.3f} of attempts depart, "
+            f"satisfied {row['low']:.2f} to {row['high']:.2f}{usd}, "
+            f"breaks at {3600 * row['breaks']:,.0f} queries an hour, best with {row['best']:.2f}"
+        )
+
+
+def draw_comparison(table: pl.DataFrame, about: Mapping[str, Any]) -> Figure:
+    """Draw the queue against cost, and the load at which each policy breaks."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    widths = (table["queue_high"] - table["queue_low"]).to_numpy() / 2
+    for row, width in zip(table.iter_rows(named=True), widths, strict=True):
+        left.errorbar(row["usd"], row["queue"], width, fmt="o", label=row["policy"])
+    left.set(xlabel="USD a query", ylabel="users in the system", title="Cost and queue")
+    left.legend(fontsize="small")
+    right.barh(table["policy"].to_list(), 3600 * table["breaks"].to_numpy())
+    now = 3600 * about["arrival_rate"] / about["round_seconds"]
+    right.axvline(now, color="black", linestyle="--", label="in the log")
+    right.set(xlabel="queries an hour", title="Load at which the queue grows without end")
+    right.invert_yaxis()
+    right.legend(fontsize="small")
+    return figure

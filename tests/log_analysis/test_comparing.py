@@ -1,0 +1,104 @@
+"""Policies in a fitted scenario: what data leave open, parity with the log, and what is said."""
+
+import numpy as np
+import pytest
+
+from cqbjax import policies
+from cqbjax.log_analysis import compare, fit, requests, retries, scenario
+from reproduction.planted_log import generate_log
+
+ABOUT = {
+    "models": ["a", "b"], "attempts_a_query": 1.5, "retried": {"a": 0.3, "b": 0.4}, "rows": 1000,
+    "queries": 700, "priced": True, "round_seconds": 10.0, "arrival_rate": 0.5, "channels": 2,
+}  # fmt: skip
+
+
+def make_comparison(queue, expected=None, numbers=None, unsupported=0.0, seeds=400):
+    """Return a comparison with these mean queues, each with an error of .3 between seeds."""
+    draw = np.random.default_rng(0)
+    size = len(queue)
+    expected = np.full((size, 200), 0.6) if expected is None else expected
+    numbers = draw.integers(200, size=seeds) if numbers is None else numbers
+    noise = 0.3 * draw.standard_normal((size, seeds))
+    values = np.asarray(queue)[:, None] * (0.6 / expected[:, numbers]) + noise
+    plain = np.full((size, seeds), 1.5) + 0.1 * draw.standard_normal((size, seeds))
+    lone = np.full((size, seeds), unsupported)
+    outcomes = compare.Outcomes(values, *[plain] * 6, lone, plain)
+    rates = np.array([0.3, 0.4]) + 0.02 * draw.standard_normal((seeds, 2))
+    labels = [compare.TODAY, *"xyz"][:size]
+    errors = np.array([0.01, 0.02])
+    return compare.Comparison(labels, outcomes, expected, numbers, rates, ABOUT, errors)
+
+
+def test_what_data_leave_open_is_told_from_what_seeds_do():
+    draw = np.random.default_rng(1)
+    expected = 0.6 + 0.03 * draw.standard_normal((2, 200))
+    shown = make_comparison([2.0, 3.0], expected)
+    data, noise = compare.estimate_means(shown.outcomes.queue, shown)
+    # The queue is 2 * .6 / z: its standard deviation is 2 * .03 / .6.
+    np.testing.assert_allclose(np.sqrt(np.diag(data)), [0.1, 0.15], rtol=0.2)
+    np.testing.assert_allclose(np.sqrt(np.diag(noise)), 0.3 / 20, rtol=0.2)
+    certain = make_comparison([2.0, 3.0])
+    assert np.diag(compare.estimate_means(certain.outcomes.queue, certain)[0]).max() < 1e-9
+
+
+def test_parity_fails_where_the_scenario_does_not_give_back_the_log():
+    shown = make_comparison([2.0, 3.0])
+    assert all(chance > 0.5 for *_, chance in compare.check_parity(shown))
+    wrong = shown._replace(about=ABOUT | {"attempts_a_query": 2.5})
+    lines = list(compare.describe_comparison(wrong, compare.tabulate(wrong)))
+    assert lines[0].startswith("PARITY FAILS: attempts a query is 2.500 in the log and 1.5")
+
+
+@pytest.mark.parametrize(
+    ("queue", "unsupported", "start"),
+    [
+        ([2.0, 1.0, 3.0], 0.0, "Recommended: x, best with probability 1.00"),
+        ([2.0, 2.01, 2.02], 0.0, "Not distinguished with seeds=400: x or today"),
+        ([2.0, 1.0, 3.0], 0.3, "Cannot be told from this log: x has the shortest queue, but 30%"),
+    ],
+)
+def test_the_best_policy_is_named_where_the_log_tells_it(queue, unsupported, start):
+    shown = make_comparison(queue, unsupported=unsupported)
+    assert compare.recommend(compare.tabulate(shown), shown).startswith(start)
+
+
+def test_a_log_that_cannot_tell_says_which_log_would():
+    expected = 0.6 + 0.1 * np.random.default_rng(1).standard_normal((3, 200))
+    shown = make_comparison([2.0, 2.05, 2.3], np.clip(expected, 0.3, 0.9))
+    text = compare.recommend(compare.tabulate(shown), shown)
+    assert text.startswith("Cannot be told from this log: ")
+    assert "requests would tell, most of all of b, whose departures are the least known" in text
+
+
+def test_with_one_llm_schedules_are_compared():
+    arrays = scenario.ScenarioArrays(*[np.ones((3, 1))] * 8)
+    labels = list(compare.make_candidates(arrays, ["m"]))
+    assert labels == [compare.TODAY, "newest", "least_served", "random"]
+
+
+@pytest.mark.slow
+def test_the_log_s_own_policy_gives_back_the_log(tmp_path):
+    generate_log(7, queries=2000, worth=1.5, marked=True)[0].write_ndjson(tmp_path / "log.jsonl")
+    log = requests.read_log(tmp_path / "log.jsonl")
+    fitted = fit.fit_log(log, retries.find_retries(log), retries.MAX_GAP)
+    files = scenario.write_scenario("ours", fitted.arrays, fitted.timing, fitted.about, tmp_path)
+    source = cqbjax_scenario(files, fitted.timing.gaps / fitted.timing.round_seconds)
+    shown = compare.compare(
+        fitted.arrays, fitted.about, source, 0.3, 1.0,
+        {"greedy": policies.LlmRanking(index="greedy")}, seeds=20, horizon=1000,
+    )  # fmt: skip
+    table = compare.tabulate(shown)
+    assert all(chance > 0.05 for *_, chance in compare.check_parity(shown))
+    assert abs(table["attempts"][0] - fitted.about["attempts_a_query"]) < 0.1
+    assert "Recommended: fitted router" in "\n".join(compare.describe_comparison(shown, table))
+    assert (table["unsupported"] < 0.01).all() and table["usd"].min() > 0
+    compare.draw_comparison(table, shown.about).savefig(tmp_path / "page.png")
+
+
+def cqbjax_scenario(files, delays):
+    from cqbjax.core.scenario import with_dynamics
+    from cqbjax.dynamics import Orbit
+
+    source = scenario.make_posterior_pool(str(files[2]))
+    return with_dynamics(source, [Orbit(delays=np.maximum(1, np.ceil(delays)))], [])
