@@ -303,7 +303,7 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     unsupported = order["unsupported"][0]
     if unsupported > UNSUPPORTED:
         return (
-            f"Cannot be told from this log: {first} has the shortest queue, but {unsupported:.0%} "
+            f"This log cannot tell: {first} has the shortest queue, but {unsupported:.0%} "
             "of its attempts are with LLMs that the log hardly ever shows to such prompts; a log "
             "that shows them would tell."
         )
@@ -320,7 +320,7 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     rows = int(comparison.about["rows"] * max(1.96**2 * by_data / gap**2, 2.0))
     llm = list(comparison.about["models"])[int(comparison.errors.argmax())]
     return (
-        f"Cannot be told from this log: {named}; about {rows:,} requests would tell, most of all "
+        f"This log cannot tell: {named}; about {rows:,} requests would tell, most of all "
         f"of {llm}, whose departures are the least known."
     )
 

@@ -55,7 +55,7 @@ def test_parity_fails_where_the_scenario_does_not_give_back_the_log():
     [
         ([2.0, 1.0, 3.0], 0.0, "Recommended: x, best with probability 1.00"),
         ([2.0, 2.01, 2.02], 0.0, "Not distinguished with seeds=400: x or today"),
-        ([2.0, 1.0, 3.0], 0.3, "Cannot be told from this log: x has the shortest queue, but 30%"),
+        ([2.0, 1.0, 3.0], 0.3, "This log cannot tell: x has the shortest queue, but 30%"),
     ],
 )
 def test_the_best_policy_is_named_where_the_log_tells_it(queue, unsupported, start):
@@ -67,7 +67,7 @@ def test_a_log_that_cannot_tell_says_which_log_would():
     expected = 0.6 + 0.1 * np.random.default_rng(1).standard_normal((3, 200))
     shown = make_comparison([2.0, 2.05, 2.3], np.clip(expected, 0.3, 0.9))
     text = compare.recommend(compare.tabulate(shown), shown)
-    assert text.startswith("Cannot be told from this log: ")
+    assert text.startswith("This log cannot tell: ")
     assert "requests would tell, most of all of b, whose departures are the least known" in text
 
 
