@@ -152,17 +152,8 @@ def fit(
         The parameters and the `History`.
 
     Raises:
-        ValueError: If the shapes do not fit together, or "mirror" does not fit the dimension.
+        ValueError: If "mirror" does not fit the dimension.
     """
-    if embeddings.ndim != 2 or utilities.ndim != 2 or len(embeddings) != len(utilities):
-        raise ValueError(
-            f"embeddings {embeddings.shape} and utilities {utilities.shape} must be [n, d] and "
-            "[n, N] with the same n."
-        )
-    if available is not None and available.shape != utilities.shape[:1]:
-        raise ValueError(
-            f"available has shape {available.shape}; it must be {utilities.shape[:1]}."
-        )
     key_sample, key_init, key_epochs = jax.random.split(key, 3)
     sample = draw_balanced_sample(key_sample, utilities, config.prompts_per_model, available)
     # Padded slots point at rows of other seeds, which may be missing (nan): set to 0.
@@ -223,25 +214,9 @@ def fit_heads(
         Parameters and history with a leading axis S.
 
     Raises:
-        ValueError: If a seed's split is empty, a value in it is missing, or no query of a seed had
-            a positive and a negative at any epoch, so that nothing was learnt.
+        ValueError: If no query of a seed had a positive and a negative at any epoch, so that
+            nothing was learnt.
     """
-    if available.shape != (len(keys), len(embeddings)):
-        raise ValueError(
-            f"available has shape {available.shape}; {len(keys)} seeds and {len(embeddings)} "
-            f"prompts need ({len(keys)}, {len(embeddings)})."
-        )
-    for seed, split in enumerate(available):
-        if not split.any():
-            raise ValueError(f"the offline split of seed {seed} is empty; the head has no prompts.")
-    needed = available.any(axis=0)
-    for name, values in (("embeddings", embeddings), ("utilities", utilities)):
-        bad = needed & ~np.isfinite(values).all(axis=1)
-        if bad.any():
-            raise ValueError(
-                f"{name} row {int(np.argmax(bad))} has a missing or infinite value; the offline "
-                "split must be complete."
-            )
     mapped = jax.jit(jax.vmap(fit, in_axes=(0, None, None, None, 0)))
     with jax.enable_x64(False):  # in 64 bits AdamW rounds otherwise
         params, history = mapped(

@@ -97,24 +97,9 @@ class FittedRouter(Protocol):
 
 @dataclass(frozen=True)
 class ScoringRouter:
-    """A trained router: its score function, and the dimension d that it was trained on."""
+    """A trained router, by the function that predicts [P, N] from embeddings [P, d]."""
 
-    score: Callable[[Floats], Floats]
-    dimension: int
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Predict the utility [P, N] of every server for embeddings [P, d].
-
-        Raises:
-            ValueError: If they are not [P, d] or hold a value that is not finite.
-        """
-        if embeddings.ndim != 2 or embeddings.shape[1] != self.dimension:
-            raise ValueError(
-                f"embeddings to route have shape {embeddings.shape}; the router was trained on "
-                f"[n, {self.dimension}]."
-            )
-        _check_all(np.isfinite(embeddings), embeddings, "query embeddings", "finite")
-        return self.score(embeddings)
+    predict: Callable[[Floats], Floats]
 
 
 class Router(Protocol):

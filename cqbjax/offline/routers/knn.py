@@ -179,8 +179,7 @@ class KNN:
         x, weighted_cost = split.embeddings, rho * split.cost.mean(axis=0)
         k = self.tune(split, rho=rho, seed=seed).grid
         return ScoringRouter(
-            lambda queries: mean_of_nearest(x, split.performance, queries, k)[0] - weighted_cost,
-            x.shape[1],
+            lambda queries: mean_of_nearest(x, split.performance, queries, k)[0] - weighted_cost
         )
 
 
@@ -224,4 +223,4 @@ class Carrot:
             performance = mean_of_nearest(x, split.performance, queries, k)[0]
             return performance - rho * mean_of_nearest(x, split.cost, queries, k_cost)[0]
 
-        return ScoringRouter(score, x.shape[1])
+        return ScoringRouter(score)

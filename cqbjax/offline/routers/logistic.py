@@ -95,4 +95,4 @@ class Logistic:
         (ridge,) = self.tune(split, rho=rho, seed=seed).ridges
         assert split.departure is not None, "tune has checked it"
         theta, constant = fit_log_odds(split.embeddings, split.departure, ridge, intercept=True)
-        return ScoringRouter(lambda x: x @ theta.T + constant, theta.shape[1])
+        return ScoringRouter(lambda x: x @ theta.T + constant)

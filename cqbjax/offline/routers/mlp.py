@@ -55,7 +55,7 @@ class MLP:
         (sizes,) = self.tune(split, rho=rho, seed=seed).grid
         predict = self.train(split.embeddings, split.performance, sizes, seed)
         weighted_cost = rho * split.cost.mean(axis=0)
-        return ScoringRouter(lambda x: predict(x) - weighted_cost, split.embeddings.shape[1])
+        return ScoringRouter(lambda x: predict(x) - weighted_cost)
 
     def train(
         self, x: Floats, y: Floats, sizes: tuple[int, ...], seed: int

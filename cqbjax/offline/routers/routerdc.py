@@ -206,7 +206,7 @@ class RouterDC:
             query, servers = cast(tuple[Array, Array], outputs)
             return np.asarray(query @ servers.T)
 
-        return ScoringRouter(score, x.shape[1])
+        return ScoringRouter(score)
 
 
 def lay_out_clusters(

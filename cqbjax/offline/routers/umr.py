@@ -78,6 +78,4 @@ class UMR:
         (count,) = self.tune(split, rho=rho, seed=seed).grid
         errors = fit_cluster_errors(split.embeddings, split.performance, count, seed)
         weighted_cost = rho * split.cost.mean(axis=0)
-        return ScoringRouter(
-            lambda x: errors.performance(x) - weighted_cost, split.embeddings.shape[1]
-        )
+        return ScoringRouter(lambda x: errors.performance(x) - weighted_cost)
