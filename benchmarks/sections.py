@@ -3,19 +3,15 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
-import yaml
 
 from benchmarks import cases, costs, numpy_loop, peers, processes, report, roofline
 from benchmarks.measure import call_in_process, compile_again, measure
 from tests import reference
 
 Row = dict[str, Any]
-TARGETS = yaml.safe_load(Path(__file__).with_name("targets.yaml").read_text())
 
 
 @dataclasses.dataclass
@@ -29,7 +25,6 @@ class Bench:
         composing: words of a sweep -> seconds of composing and validating it; without it the
             section `sweep` is left out.
         rows: by section.
-        gpu: whether a GPU runs it.
     """
 
     quick: bool
@@ -39,7 +34,6 @@ class Bench:
     rows: dict[str, list[Row]] = dataclasses.field(
         default_factory=lambda: {name: [] for name in SECTIONS}
     )
-    gpu: bool = dataclasses.field(default_factory=lambda: jax.devices()[0].platform == "gpu")
 
     def find_fastest(self) -> dict[str, Row]:
         """Return problem -> the fastest measured row of ACQB."""
@@ -130,12 +124,6 @@ def time_sweep(bench: Bench) -> Iterable[Row]:
     return processes.time_sweep(bench.quick, speeds, bench.composing)
 
 
-def compare_targets(bench: Bench) -> list[Row]:
-    """Compare the measurements with the targets."""
-    speeds = {name: row["rounds_a_second"] for name, row in bench.find_fastest().items()}
-    return compare(bench.rows, speeds, bench.gpu, bench.quick)
-
-
 SECTIONS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "start": time_commands, "throughput": measure_throughput, "numpy": compare_numpy,
     "growth": measure_growth, "compile": time_compiling, "sweep": time_sweep,
@@ -143,56 +131,7 @@ SECTIONS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "peers": lambda bench: peers.rows(bench.quick, bench.log),
     "floor": lambda bench: roofline.rows(bench.quick, bench.log),
     "long": lambda bench: processes.time_long_runs(bench.quick, bench.cache, bench.log),
-    "targets": compare_targets,
 }  # fmt: skip
-
-
-def compare(
-    rows: Mapping[str, Sequence[Row]], speeds: Mapping[str, float], gpu: bool, quick: bool
-) -> list[Row]:
-    """Return a row a target: what, measured (None if it was not), target, bound, met.
-
-    Args:
-        rows: the sections measured.
-        speeds: problem -> rounds a second of the best batch.
-        gpu: whether a GPU ran it; targets for other hardware are left out.
-        quick: the cases were shorter than the targets': `met` stays None.
-    """
-    compared: list[Row] = []
-
-    def add(what: str, measured: float | None, target: float, least: bool = False) -> None:
-        met = None
-        if measured is not None and not quick:
-            met = measured >= target if least else measured <= target
-        bound = "at least" if least else "at most"
-        row = {"what": what, "measured": measured, "target": target, "bound": bound, "met": met}
-        compared.append(row)
-
-    for name, target in TARGETS["speeds"]["gpu" if gpu else "cpu"].items():
-        add(f"rounds a second, {name}", speeds.get(name), target, least=True)
-    for row in rows["numpy"]:
-        if row["case"] in TARGETS["ratios"] and not gpu:
-            what = f"times {row['loop']}, {row['case']}"
-            add(what, row["ratio"], TARGETS["ratios"][row["case"]], least=True)
-    grown = {row["value"]: row for row in rows["growth"] if row["axis"] == "horizon"}
-    longest = grown.get(100_000, {}).get("run_cost_over_row_above")
-    add("cost of T=100,000 / T=10,000", longest, TARGETS["growth"])
-    for row in rows["compile"]:
-        add(f"compile seconds, {row['case']}", row["cold_seconds"], TARGETS["compile_seconds"])
-    swept = rows.get("sweep", ())
-    for row in swept:
-        if row["rounds_alone"]:
-            bound = TARGETS["sweep_ratio"] * row["rounds_alone"] + TARGETS["sweep_beside"]
-            add(f"seconds of {row['points']:,} points, {row['caches']}", row["seconds"], bound)
-    for row in rows.get("worlds", ()):
-        of_recorder = row["what"] in TARGETS["costs"] or row["what"].startswith("record=")
-        if row["policy"] == "acqb" and of_recorder:
-            most = TARGETS["costs"].get(row["what"], TARGETS["cost_of_a_recorder"])
-            add(f"cost of {row['what']}, share of an ACQB round", row["cost"], most)
-    for row in swept[:1]:
-        what = f"seconds of composing and checking {row['points']:,} points"
-        add(what, row["composing"], TARGETS["composing_seconds"])
-    return compared
 
 
 def run(
@@ -203,8 +142,8 @@ def run(
 
     Args:
         cache: an empty folder, JAX's compilation cache in this process (`backend.configure`).
-        quick: few and short cases: shows that all works, reaches no target.
-        only: sections to run; all if empty. `targets` always runs.
+        quick: few and short cases: shows that all works.
+        only: sections to run; all if empty.
         log: receives a line before each step.
         composing: as in `Bench`.
 
@@ -216,6 +155,6 @@ def run(
             raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
     begun, bench = time.perf_counter(), Bench(quick, cache, log, composing)
     for name, rows in SECTIONS.items():
-        if not only or name in only or name == "targets":
+        if not only or name in only:
             bench.rows[name] = list(rows(bench))
     return report.assemble(quick, begun, bench.rows, only=list(only))

@@ -52,10 +52,9 @@ COLUMNS = {
     "floor": ["case", "runs", "devices", "rounds_a_second", "floor_kb", "gb_a_second",
               "share_of_floor"],
     "long": ["rounds", "prompts", "pool", "seconds", "running", "table_mb", "peak_mb", "exponent"],
-    "targets": ["what", "measured", "target", "bound", "met"],
 }  # fmt: skip
 # Shares, of which short runs may have none, or less.
-MAY_BE_NONE = ("repeated", "cost", "cost_from", "cost_to", "measured")
+MAY_BE_NONE = ("repeated", "cost", "cost_from", "cost_to")
 
 
 def tiny(**fields) -> Case:
@@ -233,22 +232,6 @@ def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):
     assert slow["cost_from"] == pytest.approx(0.5) and free["repeats"] == 3
 
 
-def test_costs_are_judged_of_an_acqb_round_alone():
-    row = {"against": costs.ROUND, "policy": "acqb", "cost": 0.06}
-    rows = {"numpy": [], "growth": [], "compile": [], "worlds": [
-        row | {"what": "record=attempts"}, row | {"what": "queries=true"},
-        row | {"what": "users=orbit"}, row | {"what": "record=score", "policy": "random"},
-    ]}  # fmt: skip
-    lines = {row["what"]: row["met"] for row in sections.compare(rows, {}, False, False)}
-    judged = {
-        what: met for what, met in lines.items() if what.startswith("cost of") and "T=" not in what
-    }
-    assert judged == {
-        "cost of record=attempts, share of an ACQB round": False,
-        "cost of queries=true, share of an ACQB round": True,
-    }
-
-
 @pytest.fixture
 def ours(monkeypatch):
     """Measure nothing here: half a million rounds a second in a batch, and a tenth in one run."""
@@ -340,22 +323,6 @@ def test_a_plain_scan_has_the_rounds_of_a_sweep():
     np.testing.assert_array_equal(lengths, data.queue_length.sel(policy="random")[0])
 
 
-def test_targets_are_judged_only_where_they_were_measured():
-    rows = {name: [] for name in sections.SECTIONS}
-    rows["numpy"] = [{"case": NAME, "loop": "lean loop", "ratio": 39.0}]
-    rows["growth"] = [{"axis": "horizon", "value": 100_000, "run_cost_over_row_above": 10.5}]
-    speeds = {NAME: 250_001.0}
-    met = {r["what"]: r["met"] for r in sections.compare(rows, speeds, gpu=False, quick=False)}
-    assert met[f"rounds a second, {NAME}"] is True
-    assert met["rounds a second, d=384 N=14 K=1"] is None
-    assert met[f"times lean loop, {NAME}"] is False
-    assert met["cost of T=100,000 / T=10,000"] is True
-    quick = sections.compare(rows, speeds, gpu=False, quick=True)
-    assert all(row["met"] is None for row in quick)
-    gpu = {r["what"]: r["met"] for r in sections.compare(rows, speeds, gpu=True, quick=False)}
-    assert gpu[f"rounds a second, {NAME}"] is False
-
-
 @pytest.mark.slow
 def test_widths_are_powers_of_four_within_memory():
     for case in cases.problems(quick=False).values():
@@ -367,7 +334,7 @@ def test_widths_are_powers_of_four_within_memory():
 
 
 def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
-    """Of the words that a user would give; the bound is a ratio of what this run measured."""
+    """Of the words that a user would give."""
     commands = []
     monkeypatch.setattr(
         processes, "time_command", lambda words, cache: commands.append(words) or 100.0
@@ -380,11 +347,7 @@ def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
     assert commands[0][:3] == ["run", "-m", f"alpha_scale={scales}"]
     assert commands[0][:-1] == commands[1][:-1]
     assert commands[0][-1] != commands[1][-1], "the second runs too"
-    rows = {"numpy": [], "growth": [], "compile": [], "sweep": [cold, warm]}
-    lines = {row["what"]: row for row in sections.compare(rows, {}, False, False)}
-    whole = lines["seconds of 1,000 points, cold"]
-    assert whole["target"] == pytest.approx(1.3 * 70 + 30) and whole["met"]
-    assert lines["seconds of composing and checking 1,000 points"]["met"]
+    assert (cold["seconds"], cold["composing"]) == (100.0, 1.4)
     (unknown, _) = processes.time_sweep(True, {"acqb": None}, lambda words: 1.4)
     assert unknown["rounds_alone"] is None and unknown["points"] == 8
 
