@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 # Keys of a sweep's batches and of its figures, which no study of a proof reads.
-UNREAD = ("chunk", "shard_runs", "figure_policies", "spread", "queue", "table", "compared")
+UNREAD = ("chunk", "shard_runs", "figure_policies", "spread", "scale", "queue", "table", "compared")
 # Policies, source, arrival rate, problem and seeds.
 Fixed = tuple[Any, Any, Any, Any, Any]
 
@@ -241,7 +241,7 @@ class Slopes(Sweep):
 
     windows: Any = ()
 
-    unread_keys: ClassVar[tuple[str, ...]] = ("figure_policies", "spread", "queue")
+    unread_keys: ClassVar[tuple[str, ...]] = ("figure_policies", "spread", "scale", "queue")
 
     def __post_init__(self) -> None:
         """Validate the windows."""

@@ -109,7 +109,7 @@ def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
     fits_panels = sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
     if fits_panels:
         panels = [name for name in list_panels(drawn, config) if name not in users.ELSEWHERE]
-        figure = draw_curves(drawn, panels, config.spread)
+        figure = draw_curves(drawn, panels, config.spread, config.get("scale", "linear"))
     else:
         figure = draw_over_keys(drawn)
     main = OutputTable(

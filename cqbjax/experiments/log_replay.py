@@ -128,7 +128,8 @@ class LogReplay(Sweep):
         rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
         table = tables.gap_table(points, rounds, config.compared)
         if len(points) == 1:
-            figure = draw_curves(points, list_panels(points, config), config.spread)
+            shown = list_panels(points, config)
+            figure = draw_curves(points, shown, config.spread, config.get("scale", "linear"))
         else:
             # These attributes follow from the rule: they are not keys of the grid.
             figure = draw_over_keys(

@@ -91,7 +91,7 @@ class Sensitivity(Sweep):
 
     unread_keys: ClassVar[tuple[str, ...]] = (
         "policy", "policies_by_K", "first_seed", "kind.preset", "figure_policies", "spread",
-        "queue", "table", "compared",
+        "scale", "queue", "table", "compared",
     )  # fmt: skip
     read_keys: ClassVar[tuple[str, ...]] = ("kappa", "alpha_scale", "lambda0", "c1", "num_samples")
 

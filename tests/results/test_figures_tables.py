@@ -163,25 +163,14 @@ def test_the_stand_in_label_is_in_the_figure() -> None:
     assert "Data:" not in texts(figures.draw_curves([fabricate()]))
 
 
-def test_close_rivals_keep_most_of_the_panel() -> None:
+def test_an_axis_is_linear_and_a_word_makes_it_logarithmic() -> None:
     ds = fabricate(("acqb", "cqb_eps", "q_ucb", "random"), num_seeds=10, horizon=600)
-    gap = (ds["queue_length"] - ds["optimal_queue_length"]).mean("seed")[:, 0]
-    peaks = gap.sel(policy=["acqb", "cqb_eps"]).max("round")
-    apart = {}
-    panel = figures.draw_curves([ds]).axes[0]
-    ends = panel.get_ylim()
-    for scale in ("auto", "linear"):
-        if scale == "linear":
-            panel.set_yscale("linear")
-            panel.set_ylim(*ends)
-        shown = panel.transData.transform([(600, float(peak)) for peak in peaks])[:, 1]
-        apart[scale] = float(shown[1] - shown[0]) / panel.bbox.height
-    assert apart["auto"] > 0.2 and apart["auto"] > 1.5 * apart["linear"]
-
-
-def test_close_rivals_end_where_the_widest_gap_begins() -> None:
-    for tops, close in [((4, 5, 6), 3), ((4, 5, 60), 2), ((1, 2, 3, 40, 50), 3), ((0, 0, 9), 3)]:
-        assert figures.count_close(np.array(tops, float)) == close, tops
+    top = float((ds["queue_length"] - ds["optimal_queue_length"]).mean("seed").max())
+    for scale in ("linear", "log"):
+        panel = figures.draw_curves([ds], scale=scale).axes[0]
+        assert panel.get_yscale() == scale and panel.get_ylim()[1] > top
+    zeros = ds.assign(queue_length=0 * ds["queue_length"], optimal_queue_length=0 * ds["regret"])
+    assert figures.draw_curves([zeros], ["queue_length"]).axes[0].get_ylim() == (0, 1)
 
 
 @pytest.mark.slow
