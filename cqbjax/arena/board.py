@@ -162,10 +162,10 @@ def tabulate_policies(rows: pl.DataFrame) -> pl.DataFrame:
             seeds.
 
     Returns:
-        `task`, `policy`, `group` (null for the oracle), `seeds`, and with 95% intervals `gap`
-        (queries), `score` (0 random routing, 1 the oracle), `behind` (queries more than the best
-        of the task, paired by seed), `time` (rounds in the system of satisfied queries),
-        `attempts`, `gave_up` and `dollars`; then `by`.
+        `task`, `policy`, the columns of `scores.group_policies` (null for the oracle), `seeds`, and
+        with 95% intervals `gap` (queries), `score` (0 random routing, 1 the oracle), `behind`
+        (queries more than the best of the task, paired by seed), `time` (rounds in the system of
+        satisfied queries), `attempts`, `gave_up` and `dollars`; then `by`.
     """
     on = ("task", "policy")
     by = rows.group_by(on).agg(pl.col("by").first())
@@ -174,7 +174,9 @@ def tabulate_policies(rows: pl.DataFrame) -> pl.DataFrame:
     differences = scores.compare_with_best(rows).drop("seeds")
     table = table.join(differences, on=on).join(scores.group_policies(rows), on=on, how="left")
     names = list_columns(("gap", "score", "behind", *FINAL))
-    table = table.select(*on, "group", "seeds", *names).sort("task", "gap", "policy")
+    table = table.select(*on, "group", "standing", "same_as", "seeds", *names).sort(
+        "task", "gap", "policy"
+    )
     return table.join(by, on=on, maintain_order="left")
 
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from cqbjax.arena.scores import UNDECIDED
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.panels import VERBATIM, add_legend, fonts
 from cqbjax.results.policy_styles import find_style
@@ -81,7 +82,7 @@ def _draw_cells(
             values[i, j] = row["score"]
             panel.text(j, i, f"{round(row['score'], 2) + 0.0:.2f}", ha="center", va="center",
                        color="white" if row["score"] < 0.35 else "black")  # fmt: skip
-            if row["group"] == 1:
+            if row["group"] == 1 and row["standing"] != UNDECIDED:
                 frame = Rectangle((j - 0.46, i - 0.43), 0.92, 0.86, fill=False, lw=1.6)
                 panel.add_patch(frame)
     scale: dict[str, Any] = {"cmap": "cividis", "vmin": LOWEST_COLOUR, "vmax": 1.0}
@@ -115,7 +116,8 @@ def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Fig
         least = max(LOWEST_DOT, min(0.0, *rows["score_low"].drop_nulls()) - 0.05)
         for place, name in enumerate(drawn):
             row = by_name[name]
-            _draw_interval(panel, place, row, "score", filled=row["group"] == 1)
+            first = row["group"] == 1 and row["standing"] != UNDECIDED
+            _draw_interval(panel, place, row, "score", filled=first)
             if row["score"] < least:
                 panel.text(least, place, f" ← {row['score']:.1f}", va="center")
         panel.set_yticks(range(len(drawn)), [names[name] for name in drawn], **VERBATIM)

@@ -93,7 +93,7 @@ def write_report(
             tables.print_table(of_track, f"Interquartile mean of scores, {name}", console)
     if entrant is not None:
         names = boards.list_columns(("gap", "score", "behind"))
-        own = table.filter(policy=entrant).select("task", "group", "seeds", *names)
+        own = table.filter(policy=entrant).select("task", "group", "standing", "seeds", *names)
         tables.print_table(own, f"{entrant}, task by task", console)
     columns = [name for name in COLUMNS if table[name].is_not_null().any()]
     text = fill_template(
@@ -165,7 +165,7 @@ def _describe_policies(
             "source": f"{described.__module__}.{described.__qualname__}",
             "constants": _describe_constants(synthetic.policy[label], config.policy[label]),
             "sees": _describe_inputs(policy),
-            "wins": ", ".join(rows.filter(group=1)["task"]),
+            "wins": ", ".join(rows.filter(pl.col("standing") != scores.UNDECIDED, group=1)["task"]),
             "loses": "".join(f"{task} (score {score:.2f})"
                              for task, score in worst.select("task", "score").iter_rows()),
             "figure": _draw_intervals(rows, titles, "task"),

@@ -59,12 +59,26 @@ def test_holm_steps_down_and_stops():
     assert scores.holm([]) == []
 
 
-def test_a_paired_test_is_scipys():
-    apart = np.random.default_rng(2).normal(0.4, 1.0, 12)
-    theirs = scipy.stats.ttest_1samp(apart, 0.0).pvalue
-    np.testing.assert_allclose(scores.paired_p(apart), theirs)
+def test_a_paired_test_is_of_signed_ranks():
+    # 2^n signs are equally likely: all of n differences on one side have p = 2 / 2^n.
+    assert scores.paired_p(np.arange(1.0, 11.0)) == pytest.approx(2 / 2**10)
+    # 29 of 30 seeds decide, however large the gap of the last one is.
+    often = np.append(np.arange(1.0, 30.0), -1e6)
+    assert scores.paired_p(often) < 1e-4 < 0.05 < scipy.stats.ttest_1samp(often, 0).pvalue
     assert scores.paired_p(np.zeros(5)) == scores.paired_p(np.array([3.0])) == 1.0
-    assert scores.paired_p(np.ones(5)) == 0.0
+
+
+def test_who_is_not_told_from_the_best_is_tied_only_if_the_scores_are_close():
+    noise = np.random.default_rng(3).normal(size=(2, 20))
+    wide = {"x": 10 + noise[0], "y": 10.3 + 5 * noise[1], "copy": 10 + noise[0]}
+    ends = {"random": [100] * 20, "optimal": [0] * 20}
+    made = scores.group_policies(rows({"a": wide | ends, "b": {**wide, "random": [11] * 20}}))
+    one = {
+        (row["task"], row["policy"]): (row["standing"], row["same_as"]) for row in made.to_dicts()
+    }
+    assert one["a", "copy"] == ("best", None) and one["a", "x"] == ("tied", "copy")
+    assert one["a", "y"] == ("tied", None) and one["b", "y"] == ("undecided", None)
+    assert ("a", "optimal") not in one
 
 
 def test_random_routing_scores_zero_and_the_oracle_one():
@@ -95,25 +109,29 @@ def test_policies_that_do_not_differ_significantly_share_a_group():
     noise = np.random.default_rng(3).normal(size=(3, 20))
     alike = {"x": 10 + noise[0], "y": 10 + noise[1], "slow": 20 + noise[2]}
     apart = {"x": 10 + noise[0], "y": 13 + noise[0], "slow": 20 + noise[2]}
-    made = scores.group_policies(rows({"alike": alike, "apart": apart | {"optimal": [0] * 20}}))
+    last = {"random": 90 + noise[0]}
+    tasks = {"alike": alike | last, "apart": apart | last | {"optimal": [0] * 20}}
+    made = scores.group_policies(rows(tasks).sort("task", "policy"))
     by_task = {(one["task"], one["policy"]): one["group"] for one in made.to_dicts()}
     assert by_task == {
-        ("alike", "x"): 1, ("alike", "y"): 1, ("alike", "slow"): 2,
-        ("apart", "x"): 1, ("apart", "y"): 2, ("apart", "slow"): 3,
+        ("alike", "x"): 1, ("alike", "y"): 1, ("alike", "slow"): 2, ("alike", "random"): 3,
+        ("apart", "x"): 1, ("apart", "y"): 2, ("apart", "slow"): 3, ("apart", "random"): 4,
     }  # fmt: skip
 
 
 def test_holms_correction_counts_every_task():
     """p = .02 in one task is not significant if the policy was compared in ten."""
-    apart = np.random.default_rng(7).normal(size=20)
-    apart = (apart - apart.mean()) / apart.std(ddof=1)
-    shift = scipy.stats.t.ppf(0.99, 19) / np.sqrt(20)  # a two-sided p of .02
-    one = {"x": np.zeros(20), "y": apart + shift}
-    assert scores.paired_p(one["y"]) == pytest.approx(0.02)
-    assert {*scores.group_policies(rows({"a": one}))["group"]} == {1, 2}
-    same = {"x": np.zeros(20), "y": np.zeros(20)}
-    many = {"a": one} | {f"b{i}": same for i in range(9)}
-    assert {*scores.group_policies(rows(many))["group"]} == {1}
+    # Seven differences, all above 0 but the least: p = 4 / 2^7.
+    one = {"x": np.zeros(7), "y": np.array([-1.0, 2, 3, 4, 5, 6, 7]), "random": [90.0] * 7}
+    assert scores.paired_p(one["y"]) == pytest.approx(4 / 2**7)
+
+    def grouped(tasks):
+        made = scores.group_policies(rows(tasks))
+        return {*made.filter(policy="y", task="a")["group"]}
+
+    assert grouped({"a": one}) == {2}
+    same = {"x": np.zeros(7), "y": np.zeros(7), "random": [90.0] * 7}
+    assert grouped({"a": one} | {f"b{i}": same for i in range(9)}) == {1}
 
 
 def test_a_policy_that_did_not_run_everywhere_is_in_no_mean_over_tasks():
