@@ -20,7 +20,9 @@ from cqbjax.offline.policies import select_untrained, train_policies
 from cqbjax.sources import Synthetic
 
 # The paper's settings of a dataset's source; others are described.
-PAPER_SETTINGS = {"min_max": True, "repeats": True, "outcome": "attempt"}
+PAPER_SETTINGS = {
+    "rho": 5.0, "low": 0.1, "high": 0.99, "min_max": True, "repeats": True, "outcome": "attempt",
+}  # fmt: skip
 
 
 class Factory(NamedTuple):
