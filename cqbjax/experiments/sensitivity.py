@@ -169,9 +169,7 @@ class Sensitivity(Sweep):
         name = config.name.removeprefix(self.prefix)
         caption = f"Settings of ACQB, {name}, {config.num_seeds} seeds from {self.first_seed}"
         figure = draw_sensitivity(table, config.title or name)
-        return StudyOutput(
-            {"": OutputTable(table, caption)}, {"": figure}, describe_settings(table)
-        )
+        return StudyOutput({"": OutputTable(table, caption)}, {"": figure})
 
 
 def _set_rho(point: GridPoint, rho: float | None, chosen: Mapping[str, Any]) -> GridPoint:
@@ -264,27 +262,3 @@ def tabulate_settings(summarised: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     empty = {"rho": table["rho"].is_null().all(), "stand_in": (table["stand_in"] == "").all()}
     table = table.drop([key for key, is_empty in empty.items() if is_empty])
     return table.sort("K", "arrival_rate", MEASURE)
-
-
-def describe_settings(table: pl.DataFrame) -> list[str]:
-    """Describe the preset and the best setting, in a sentence for each K and rate."""
-    keys = [key for key in CONSTANTS if key in table.columns]
-    lines = []
-    for _, cell in table.group_by("K", "arrival_rate", maintain_order=True):
-        own = cell.filter("preset").row(0, named=True)
-        # Another rho is another problem, whose numbers cannot be compared.
-        rivals = cell.filter(pl.col("rho") == own["rho"]) if "rho" in keys else cell
-        best = rivals.row(0, named=True)
-        takes = ", ".join(f"{key} {own[key]:g}" for key in keys)
-        line = f"K={own['K']} λ={own['arrival_rate']:g}: the preset takes {takes}, mean of "
-        line += f"Q - Q* {own[MEASURE]:.3g}; "
-        changed = [f"{key} {best[key]:g}" for key in keys if best[key] != own[key]]
-        if changed:
-            line += f"the least is {best[MEASURE]:.3g} with {', '.join(changed)}"
-            if best[f"{OVER}_low"] is not None:
-                low, high = best[f"{OVER}_low"], best[f"{OVER}_high"]
-                line += f", paired difference {best[OVER]:.3g} [{low:.3g}, {high:.3g}]"
-        else:
-            line += "that is the least"
-        lines.append(line)
-    return lines

@@ -97,12 +97,6 @@ def test_differences_from_the_preset_are_paired_by_seed():
     assert best["mean_queue_regret_high"] - best["mean_queue_regret_low"] > 1
     # Cumulative regret is that of the last round.
     assert best["cumulative_regret"] == pytest.approx(10 * best["mean_queue_regret"])
-    (line,) = sensitivity.describe_settings(made)
-    assert "the preset takes alpha_scale 0.2, lambda0 1, c1 0.25, M 1" in line
-    changed = [key for key in ("alpha_scale", "lambda0", "c1", "M")
-               if getattr(settings[3], key) != getattr(PRESET, key)]  # fmt: skip
-    assert all(f"{key} {getattr(settings[3], key):g}" in line for key in changed)
-    assert "paired difference -1 [-1, -1]" in line
 
 
 def test_another_rho_is_no_rival():
@@ -115,8 +109,6 @@ def test_another_rho_is_no_rival():
     made = sensitivity.tabulate_settings([row | {"stand_in": "a slice"} for row in rows])
     assert "Data: a slice" in sensitivity_figures.draw_sensitivity(made, "Planted").get_suptitle()
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
-    (line,) = sensitivity.describe_settings(made)
-    assert "that is the least" in line
 
 
 def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
@@ -178,7 +170,6 @@ def test_one_command_writes_table_and_figure(tmp_path):
     assert done.returncode == 0, done.stderr
     made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
-    assert "the preset takes alpha_scale 0.2" in done.stdout
     assert re.search(r"^simulation [0-9.]+ s of [0-9.]+ s", done.stdout, re.MULTILINE)
     for ending in ("png", "pdf"):
         assert (tmp_path / "figures" / f"sensitivity_synthetic.{ending}").stat().st_size > 1000
