@@ -34,7 +34,7 @@ from cqbjax.policies.assortments import choose_query_and_servers, init_stateless
 TODAY = "today"
 LEARNING = ["greedy", "acqb", "thompson_fallback_least_served"]  # labels
 MAX_FIXED = 3  # LLMs that are compared as the only one
-MAX_ROUNDS = 4000
+MAX_ROUNDS = 8000
 DRAWS = 4000  # of the means, for the probability of being the best
 BEST = 0.8  # the probability from which a policy is called the best
 CLOSE = 0.1  # share of the range of policies within which two are as good
@@ -121,6 +121,7 @@ class Comparison(NamedTuple):
         rates: [S, N] retry rate of each LLM's answers, as the log's policy plays.
         about: description of the fit.
         errors: [N] standard error of each LLM's departures.
+        price_covariance: [policies, policies] of USD a query, by the errors of mean prices.
     """
 
     labels: list[str]
@@ -130,6 +131,7 @@ class Comparison(NamedTuple):
     rates: np.ndarray
     about: Mapping[str, Any]
     errors: np.ndarray
+    price_covariance: np.ndarray
 
 
 def make_candidates(arrays: ScenarioArrays, models: list[str]) -> dict[str, Any]:
@@ -183,12 +185,14 @@ def compare(
     log_odds = np.einsum("pe,dne->dpn", arrays.contexts, arrays.draws)
     departs = np.asarray(jax.nn.sigmoid(correct_log_odds(log_odds, about["precision"])))
     shares = tried.sum(axis=1) / tried.sum(axis=(1, 2, 3))[:, None, None]
+    paid = np.einsum("asij,ij->aj", tried, arrays.dollars) / left.sum(axis=(1, 2, 3))[:, None]
+    paid *= np.asarray(about["price_errors"])
     keys = jax.vmap(rng.run_key)(jnp.arange(seeds))
     return Comparison(
         [*policies], _read_outcomes(data, arrays, about, service),
         np.einsum("apn,dpn->ad", shares, departs),
         np.asarray(jax.vmap(lambda key: draw_number(key, len(departs)))(keys)),
-        rates, about, departs.mean(axis=1).std(axis=0),
+        rates, about, departs.mean(axis=1).std(axis=0), paid @ paid.T,
     )  # fmt: skip
 
 
@@ -243,6 +247,7 @@ def tabulate(comparison: Comparison) -> pl.DataFrame:
     for name, values in comparison.outcomes._asdict().items():
         data, noise = estimate_means(values, comparison)
         both, mean = data + noise, values.mean(axis=1)
+        both += comparison.price_covariance if name == "usd" else 0.0
         width = 1.96 * np.sqrt(np.diag(both))
         differences = np.diag(both) + both[0, 0] - 2 * both[0]
         columns |= {name: mean, f"{name}_low": mean - width, f"{name}_high": mean + width}

@@ -23,7 +23,7 @@ from cqbjax.log_analysis.scenario import (
 from cqbjax.log_analysis.summary import estimate_share
 from cqbjax.logs.shards import LogError
 
-FEWEST = 100  # attempts whose outcome is known
+FEWEST, FEWEST_USERS = 100, 30  # attempts whose outcome is known; users that are clusters
 # The share of retries that follow a failure, in public audits; swept in the report.
 PRECISIONS = (1.0, 0.9, 0.78)
 
@@ -79,6 +79,8 @@ def fit_log(
     if labelled.sum() < FEWEST:
         raise LogError(f"{labelled.sum()} attempts have a known outcome, and a fit needs {FEWEST}.")
     users = frame["user"].to_numpy()
+    if len(np.unique(users)) < FEWEST_USERS:  # too few to measure how they differ
+        users = np.full(len(users), -1)
     every = Attempts(
         frame["text"].to_numpy().astype(int), frame["model"].to_numpy().astype(int),
         1.0 - find_retried(retries), np.where(users >= 0, users, len(users) + retries.query),
@@ -114,11 +116,7 @@ def fit_log(
         x[sample] / scale, draws * scale, mean * scale, _price(log, sample), low[sample],
         high[sample], checks.supported[sample], checks.propensities[sample],
     )  # fmt: skip
-    retried = {
-        name: float(rate)
-        for name, rate in zip(log.models, _retry_rates(every, number), strict=True)
-    }
-    timed = timing.gaps * len(timing.gaps) > 1
+    retried = dict(zip(log.models, _retry_rates(every, number).tolist(), strict=True))
     about = {
         "log": f"a log of {frame.height:,} requests, hash {log.digest}", "models": log.models,
         "precision": precision, "outcome": outcome or level.level,
@@ -126,8 +124,7 @@ def fit_log(
         "channels": timing.channels, "attempts_a_query": frame.height / len(first),
         "retried": retried, "rows": frame.height, "contexts": chosen.name,
         "queries": len(first), "priced": frame["cost"].null_count() < frame.height,
-        "median_gap": float(np.median(timing.gaps)) if timed.any() else 0.0,
-        "rated": int(frame["outcome"].count()),
+        "price_errors": _price_errors(log),
     }  # fmt: skip
     return LogFit(arrays, timing, about, chosen, checks, level, notes)
 
@@ -142,6 +139,13 @@ def _price(log: RequestLog, sample: np.ndarray) -> np.ndarray:
     """Return the USD of each LLM's answer to each prompt: [P, N], the LLM's mean."""
     by_model = log.frame.group_by("model").agg(pl.col("cost").mean()).sort("model")["cost"]
     return np.tile(by_model.fill_null(0.0).to_numpy(), (len(sample), 1))
+
+
+def _price_errors(log: RequestLog) -> list[float]:
+    """Return the standard error of each LLM's mean cost, relative to it: [N]."""
+    cost = pl.col("cost")
+    error = (cost.std() / cost.count().sqrt() / cost.mean()).fill_nan(0.0).fill_null(0.0)
+    return log.frame.group_by("model").agg(error).sort("model")["cost"].to_list()
 
 
 def _bound_satisfaction(

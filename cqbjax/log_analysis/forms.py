@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from cqbjax.logs.shards import LogError
+
 # What a request may have -> the usual names of its field, in any case; the first is preferred.
 NAMES: dict[str, tuple[str, ...]] = {
     "time": ("timestamp", "time", "created_at", "starttime", "start_time", "created", "datetime",
@@ -57,10 +59,6 @@ class Form(NamedTuple):
 
     name: str
     unpack: Callable[[Fields], Iterator[Fields]]
-
-
-class UnknownColumnError(ValueError):
-    """`columns` names a field that no log row has."""
 
 
 def find_form(row: Mapping[str, Any]) -> Form:
@@ -133,12 +131,12 @@ class FieldFinder:
         return chosen | ({"context": context} if context else {})
 
     def check(self) -> None:
-        """Raise if `columns` has an unknown key, or a name that no row has."""
+        """Raise a `LogError` if `columns` has an unknown key, or a name that no row has."""
         for what, name in self._columns.items():
             if what not in NAMES:
-                raise UnknownColumnError(f"columns: {what} must be one of {', '.join(NAMES)}")
+                raise LogError(f"columns: {what} must be one of {', '.join(NAMES)}")
             if what not in self.used:
-                raise UnknownColumnError(f"columns: no row has the field {name!r} for {what}")
+                raise LogError(f"columns: no row has the field {name!r} for {what}")
 
 
 def to_number(value: Any) -> float:

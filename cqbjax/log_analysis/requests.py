@@ -173,8 +173,8 @@ def read_log(
         max_bad: largest share of rows that may be unusable.
 
     Raises:
-        LogError: the file cannot be read, or has too many unusable rows; one sentence.
-        UnknownColumnError: `columns` names what no row has.
+        LogError: the file cannot be read, has too many unusable rows, or `columns` names what no
+            row has; one sentence.
     """
     finder, salt, bad = FieldFinder(columns or {}), os.urandom(16), BadRows()
     prompts, users = PromptReader(salt), dict[bytes, int]()

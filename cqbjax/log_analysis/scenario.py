@@ -116,7 +116,8 @@ class Timing(NamedTuple):
         rounds: [N] mean service time of each LLM.
         part: the simulated share of the service.
         arrivals: [m] seconds of the queries' arrivals.
-        gaps: [g] seconds from an answer to its retry, censored ones accounted for.
+        gaps: [g] seconds from an answer to its retry, censored ones accounted for, and corrected
+            for whole rounds.
     """
 
     round_seconds: float
@@ -209,8 +210,8 @@ def measure_timing(
     if by_model.null_count() == len(by_model):
         notes.append("No latencies: each attempt takes one round.")
         seconds = np.zeros(number)
-    # A round shorter than the gaps before retries, so that they are not rounded up much.
-    slow = min(LIGHT / rate, float(np.median(gaps)) / 4 if len(gaps) else np.inf)
+    # A round no longer than the gaps before retries.
+    slow = min(LIGHT / rate, float(np.median(gaps)) if len(gaps) else np.inf)
     length = round_seconds or max(float(seconds.min()), slow)
     part = min(1.0, BUSY / (rate * length))
     weights = np.bincount(frame["model"].to_numpy(), minlength=number)
@@ -245,6 +246,9 @@ def measure_timing(
     if len(gaps):
         mass = np.cumsum(weight[order])
         table = gaps[order][np.searchsorted(mass, levels * mass[-1]).clip(0, len(gaps) - 1)]
+        # Whole rounds are rounded up, and an attempt takes one at least: on average neither counts.
+        usual = float(np.average(seconds, weights=weights))
+        table = np.maximum(table + 0.5 * length - max(length - usual, 0.0), 1e-3)
     timing = Timing(
         length, rate * length * part, int(capacity or 1), np.maximum(1.0, seconds / length), part,
         arrivals, table,

@@ -27,7 +27,10 @@ def make_comparison(queue, expected=None, numbers=None, unsupported=0.0, seeds=4
     rates = np.array([0.3, 0.4]) + 0.02 * draw.standard_normal((seeds, 2))
     labels = [compare.TODAY, *"xyz"][:size]
     errors = np.array([0.01, 0.02])
-    return compare.Comparison(labels, outcomes, expected, numbers, rates, ABOUT, errors)
+    none = np.zeros((size, size))
+    return compare.Comparison(
+        labels, outcomes, expected, numbers, rates, ABOUT, errors, none
+    )  # fmt: skip
 
 
 def test_what_data_leave_open_is_told_from_what_seeds_do():

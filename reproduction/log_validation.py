@@ -1,0 +1,182 @@
+"""Fit made-up logs whose truth is known, and count how often the intervals hold the truth.
+
+    python -m reproduction.log_validation 60
+
+fits the first 60 logs, and prints the table. Each log is a line of
+`results/log_validation.jsonl`; the same command again fits only those that are missing. The truth
+of a policy is its mean over other seeds in a scenario with the true departures and prices; arrivals
+and gaps are those of the fit. Beside it is the naive analysis: each LLM's own share of answers that
+are not retried, with its binomial interval.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from scipy.special import logit
+
+from cqbjax.core import backend
+from cqbjax.core.scenario import with_dynamics
+from cqbjax.dynamics import Orbit, ServiceChannels
+from cqbjax.log_analysis import compare, fit, requests, retries, scenario
+from cqbjax.log_analysis.summary import estimate_share
+from cqbjax.policies import LlmRanking
+from cqbjax.sources import PromptPool
+from reproduction.planted_log import TOPICS, LogTruth, generate_log
+
+STORED = Path(__file__).parents[1] / "results" / "log_validation.jsonl"
+METRICS = ("departs", "queue", "usd")
+SEEDS, TRUE_SEEDS, HORIZON, CHANNELS = 100, 200, 600, 2
+QUERIES_A_SECOND = 0.04
+
+
+def draw_settings(number: int) -> dict[str, Any]:
+    """Return the settings of a log by its number."""
+    draw = np.random.default_rng([45, number])
+    queries = int(draw.choice([1500, 6000]))
+    return {
+        "seed": number, "queries": queries, "servers": int(draw.choice([2, 5])),
+        "worth": float(draw.choice([0.0, 0.3, 0.7, 1.2])), "abandon": float(draw.uniform(0, 0.3)),
+        "confounding": float(draw.choice([0.0, 1.0, 2.0])),
+        "mislabelled": 0.05 * (number % 5 == 4), "hours": queries / QUERIES_A_SECOND / 3600,
+    }  # fmt: skip
+
+
+def validate_log(number: int) -> dict[str, Any]:
+    """Fit a log, and compare its intervals with the truth."""
+    settings = draw_settings(number)
+    frame, truth = generate_log(**settings, marked=True)
+    # The share of retries that follow a failure, as an audit would find it.
+    weights = truth.routing
+    failing = (weights * (1 - truth.departure)).sum()
+    repeated = (weights * truth.satisfied).sum() * settings["mislabelled"]
+    precision = float(failing / (failing + repeated))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
+        frame.write_ndjson(path)
+        log = requests.read_log(path)
+        found = retries.find_retries(log)
+        fitted = fit.fit_log(log, found, retries.MAX_GAP, precision, channels=CHANNELS)
+        files = scenario.write_scenario(
+            "planted", fitted.arrays, fitted.timing, fitted.about, Path(folder)
+        )
+        pool = scenario.make_posterior_pool(str(files[2]))
+    learning = {"greedy": LlmRanking(index="greedy")}
+    rate = fitted.timing.arrival_rate
+    dynamics = [Orbit(delays=np.maximum(1, np.ceil(fitted.timing.gaps
+                                                   / fitted.timing.round_seconds)))]  # fmt: skip
+    channels = [ServiceChannels(count=CHANNELS)]
+    shown = compare.compare(
+        fitted.arrays, fitted.about, with_dynamics(pool, dynamics, channels), rate, 1.0, learning,
+        SEEDS, HORIZON,
+    )  # fmt: skip
+    table = compare.tabulate(shown)
+    arrays, true_pool = _make_truth(frame, truth, log, found, fitted.arrays, pool.source)
+    true = compare.compare(
+        arrays, fitted.about, with_dynamics(true_pool, dynamics, channels), rate, 1.0, learning,
+        TRUE_SEEDS, HORIZON,
+    ).outcomes  # fmt: skip
+    row: dict[str, Any] = {**settings, "rows": log.frame.height, "precision": precision,
+                           "contexts": fitted.chosen.name, "policies": shown.labels,
+                           "unsupported": table["unsupported"].to_list()}  # fmt: skip
+    for name in METRICS:
+        value, width = getattr(true, name).mean(axis=1), table[f"{name}_high"] - table[name]
+        own = 1.96 * getattr(true, name).std(axis=1) / TRUE_SEEDS**0.5
+        row[f"{name}_true"] = value.tolist()
+        row[f"{name}_held"] = [
+            bool(abs(error) <= both)
+            for error, both in zip(table[name] - value, np.hypot(width, own), strict=True)
+        ]
+        row[f"{name}_error"] = (table[name].to_numpy() - value).tolist()
+    queue = true.queue.mean(axis=1)
+    text = compare.recommend(table, shown)
+    row["text"] = text
+    best = int(table["queue"].arg_min())  # type: ignore[arg-type]
+    spread = float(queue.max() - queue.min())
+    row["loss"] = float(queue[best] - queue.min()) / max(spread, 1e-9)
+    row["naive_held"] = _check_naive(fitted, truth, log)
+    return row
+
+
+def _make_truth(
+    frame: pl.DataFrame, truth: LogTruth, log: requests.RequestLog, found: retries.Retries,
+    arrays: scenario.ScenarioArrays, pool: PromptPool,
+) -> tuple[scenario.ScenarioArrays, PromptPool]:  # fmt: skip
+    """Return the arrays and prompts of a scenario with the true departures, prices and routing."""
+    order = [ord(name[-1]) - ord("a") for name in log.models]
+    topic = {word: n for n, words in enumerate(TOPICS.values()) for word in words}
+    texts = frame["prompt"].str.extract(r": (.*?), ")
+    by_text = dict(zip(log.frame["text"], (topic[one] for one in texts), strict=True))
+    text = log.frame["text"].to_numpy()[found.query]
+    first = text[found.before < 0]
+    sample = first[np.random.default_rng(0).permutation(len(first))[: scenario.MAX_PROMPTS]]
+    topics = np.array([by_text[one] for one in sample])
+    departure = truth.departure[topics][:, order]
+    usd = np.tile(truth.usd[order] * 201 / 200, (len(sample), 1))
+    true = arrays._replace(dollars=usd, routing=truth.routing[topics][:, order])
+    return true, PromptPool(
+        contexts=pool.contexts, utilities=jnp.asarray(logit(departure), float),
+        pool_size=pool.pool_size, dollars=jnp.asarray(usd, float), scores=pool.scores,
+    )  # fmt: skip
+
+
+def _check_naive(fitted: fit.LogFit, truth: LogTruth, log: requests.RequestLog) -> list[bool]:
+    """Return whether each LLM's share of answers without a retry holds its true departure."""
+    held = []
+    for name, rate in fitted.about["retried"].items():
+        count = int((log.frame["model"] == log.models.index(name)).sum())
+        _, low, high = estimate_share((1 - rate) * count, count)
+        value = truth.departure[:, ord(name[-1]) - ord("a")].mean()
+        held.append(bool(low <= value <= high))
+    return held
+
+
+def summarize(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    """Return coverage, errors and decisions by kind of log."""
+    kinds = {
+        "all": rows,
+        "retries as they are": [row for row in rows if not row["mislabelled"]],
+        "mislabelled retries": [row for row in rows if row["mislabelled"]],
+        "up to 2,000 rows": [row for row in rows if row["rows"] <= 2000],
+        "more rows": [row for row in rows if row["rows"] > 2000],
+    }
+    table = []
+    for kind, some in kinds.items():
+        if not some:
+            continue
+        line: dict[str, Any] = {"logs": kind, "number": len(some)}
+        for name in METRICS:
+            held = [one for row in some for one in row[f"{name}_held"]]
+            line[f"{name} held"] = round(float(np.mean(held)), 3)
+        naive = [one for row in some for one in row["naive_held"]]
+        line["naive held"] = round(float(np.mean(naive)), 3)
+        named = [row["text"].startswith("Recommended") for row in some]
+        line["recommended"] = round(float(np.mean(named)), 3)
+        good = [row["loss"] <= 0.1 for row, one in zip(some, named, strict=True) if one]
+        line["within 10%"] = round(float(np.mean(good)), 3) if good else None
+        table.append(line)
+    return pl.DataFrame(table)
+
+
+def main() -> None:
+    """Fit the logs that are missing, and print the table."""
+    backend.configure()
+    rows = [json.loads(line) for line in STORED.read_text().splitlines()] if STORED.exists() else []
+    known = {row["seed"] for row in rows}
+    for number in range(int(sys.argv[1])):
+        if number not in known:
+            rows.append(validate_log(number))
+            with STORED.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+    with pl.Config(tbl_cols=-1, tbl_width_chars=160):
+        print(summarize(rows))
+
+
+if __name__ == "__main__":
+    main()
