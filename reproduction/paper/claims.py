@@ -73,6 +73,8 @@ def judge(
     parts = [{**claim, **part} for part in claim.get("parts", ())]
     each = [_judge_part(part, *inputs) for part in parts]
     judged = _join(parts, each) if parts else _judge_part(claim, *inputs)
+    if judged.verdict == NOT_RUN and "unavailable" in claim:
+        judged = judged._replace(verdict=CANNOT, evidence=claim["unavailable"])
     evidence = [judged.evidence]
     if "seen" in claim:  # observations that decide nothing
         evidence.append(f"What is seen: {_judge_part(claim['seen'], *inputs).evidence}")

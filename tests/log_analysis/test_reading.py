@@ -168,7 +168,7 @@ def test_describe_says_what_is_missing_and_why_retries_are_not_found(tmp_path, m
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["cqbjax", "log", "describe", *words])
         console.main()
-        return capsys.readouterr().out
+        return " ".join(capsys.readouterr().out.split())
 
     text = call(str(write(tmp_path, rows())))
     assert "40 requests of 40 rows, 2 LLMs, 8 users" in text and "80.0% of requests" in text
