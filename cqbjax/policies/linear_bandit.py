@@ -36,16 +36,18 @@ class LinearBandit:
 
     A reward r is 1 for a chosen answer and 0 for one that was offered and not chosen. For a query x
     and server j, let m_j = x'A_j^-1 b_j and s_j = alpha ||x||_{A_j^-1}. The index is m_j + s_j
-    (`ucb`), or a normal draw with mean m_j and standard deviation s_j (`thompson`). For one query
-    this draw is distributed like x'theta_j with theta_j drawn from its posterior.
+    (`ucb`), or a draw with mean m_j and standard deviation s_j (`thompson`). With disjoint
+    parameters the draws of servers are independent normals, distributed for one query like
+    x'theta_j with theta_j drawn from its posterior. With a shared parameter one theta, drawn from
+    N(A^-1 b, alpha^2 A^-1), gives the indices x_j'theta of all servers and queries.
 
     Attributes:
         index: `ucb` or `thompson`.
         alpha: exploration weight.
         lambda0: regularisation, initially A = lambda0 I.
         schedule: the queue rule that picks the query, or `joint`, which picks the query with the
-            best index. With `joint`, `thompson` makes one normal draw for each server and uses it
-            for all queries.
+            best index. With `joint` and disjoint parameters, `thompson` makes one normal draw for
+            each server and uses it for all queries.
         retry: how a query that returns is routed: `same`, `fallback` or `cache`
             (`retries.Retry`). The other retry rules need log-odds, and this index is not
             measured in log-odds.
@@ -85,7 +87,9 @@ class LinearBandit:
         """Serve the schedule's query by the servers of the highest indices."""
         problem = observation.problem
         tie, bonus = draw_tie(key, self.schedule), jnp.ones(())
-        if self.index == "thompson":
+        if self.index == "thompson" and problem.parameters == "shared":
+            bonus = rng.normals(key, rng.Stream.NORMAL, (problem.dim,))
+        elif self.index == "thompson":
             bonus = rng.normals(key, rng.Stream.NORMAL, (problem.num_servers,))
         if self.schedule == "joint":
             of_query = functools.partial(self._index, state, bonus, problem)
@@ -112,6 +116,9 @@ class LinearBandit:
             else features @ state.inverse[0]
         )
         mean = jnp.sum(along * state.target, axis=-1)
+        if self.index == "thompson" and problem.parameters == "shared":
+            root = jnp.linalg.cholesky(state.inverse[0])
+            return mean + self.alpha * (features @ (root @ bonus))
         width = jnp.sqrt(jnp.maximum(jnp.sum(along * features, axis=-1), 0.0))
         return mean + self.alpha * bonus * width
 

@@ -64,11 +64,14 @@ def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
     of = range(SERVERS) if blocks > 1 else [0] * SERVERS
     mean = np.array([x @ inverse[b] @ target[b] for x, b in zip(x_of, of, strict=True)])
     width = np.sqrt([x @ inverse[b] @ x for x, b in zip(x_of, of, strict=True)])
-    normal = rng.normals(KEY, rng.Stream.NORMAL, (SERVERS,))
-    for kind, hope in (("ucb", 1.0), ("thompson", np.asarray(normal))):
+    drawn = np.asarray(rng.normals(KEY, rng.Stream.NORMAL, (SERVERS,))) * width
+    if parameters == "shared":  # one theta for all servers
+        normal = np.asarray(rng.normals(KEY, rng.Stream.NORMAL, (DIM,)))
+        drawn = FEATURES[4] @ (np.linalg.cholesky(inverse[0]) @ normal)
+    for kind, hope in (("ucb", width), ("thompson", drawn)):
         action = dataclasses.replace(policy, index=kind).select(KEY, state, seen)
         assert int(action.slot) == 2
-        best = np.argsort(-(mean + 0.7 * hope * width))[:size]
+        best = np.argsort(-(mean + 0.7 * hope))[:size]
         assert sorted(best) == action.servers.tolist()
 
 
