@@ -11,7 +11,7 @@ from cqbjax.core.inputs import suggest_names
 VERBS = ("tasks", "verify", "board", "show")
 # The keys of a run, and those of `verify`, with their defaults.
 KEYS = {
-    "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "false", "out": "arena",
+    "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "", "out": "arena",
     "data_dir": "", "cache_dir": "", "cluster": "",
 }  # fmt: skip
 VERIFY_KEYS = {"samples": "3", "seed": "", "data_dir": ""}
@@ -70,9 +70,11 @@ def parse_request(values: Mapping[str, str], board: bool) -> Request:
     Raises:
         ValueError: naming the key, and what is allowed.
     """
-    if values["tuning"] not in ("true", "false"):
+    if values["tuning"] not in ("", "true", "false"):
         raise ValueError(f"tuning={values['tuning']} must be true or false")
-    tuning, seeds = values["tuning"] == "true", values["seeds"]
+    seeds = values["seeds"]
+    # A first look at a few seeds does not use those that are reported.
+    tuning = values["tuning"] == "true" or bool(seeds and not values["tuning"])
     if seeds and not (seeds.isdecimal() and int(seeds) >= 2):
         raise ValueError(f"seeds={seeds} must be a whole number, at least 2, for an interval")
     try:

@@ -132,7 +132,7 @@ class Knows(RandomRouting):
     def update(self, state, observation, action, feedback):
         return state
 '''
-TINY = ("seeds=3", "rounds=0.01")
+TINY = ("seeds=3", "rounds=0.01", "tuning=false")
 
 
 @pytest.fixture
@@ -184,11 +184,20 @@ def test_the_board_that_comes_has_each_task_as_it_is(name):
 def test_the_boards_time_is_estimated_from_its_notes_without_compiling():
     notes = {"paper": {"seconds": {"a": 90.0, "b": 30.0}, "seeds": 30}}
     board = boards.Board(pl.DataFrame(schema=boards.SCHEMA), notes)
-    values = parse_values(["tasks=paper", "seeds=15", "rounds=0.5"])
+    values = parse_values(["tasks=paper", "seeds=15", "rounds=0.5", "tuning=false"])
     minutes = estimate_minutes(
         {"paper": [None], "drift": []}, parse_request(values, board=True), board
     )
     assert minutes == "0.5 min without compiling, as measured for the board"
+
+
+def test_a_first_look_leaves_the_reported_seeds_alone():
+    for words, tuning in (
+        ([], False), (["seeds=5"], True), (["seeds=5", "tuning=false"], False),
+        (["tuning=true"], True), (["rounds=0.1"], False),
+    ):  # fmt: skip
+        request = parse_request(parse_values(["policy=acqb", *words]), board=False)
+        assert request.tuning == tuning and request.folder.name == f"acqb{'_tuning' * tuning}"
 
 
 def test_a_task_has_at_least_eighteen_contestants():
@@ -263,7 +272,8 @@ def test_a_policy_enters_again_and_is_verified(folder):
 @pytest.mark.slow
 def test_an_entry_is_verified_against_the_tasks_own_optimum(folder):
     # There `optimal` does not offer an LLM to a query twice.
-    done = called("arena", "policy=thompson", "tasks=retries", "seeds=2", "rounds=0.2")
+    done = called("arena", "policy=thompson", "tasks=retries", "seeds=2", "rounds=0.2",
+                  "tuning=false")  # fmt: skip
     assert done.returncode == 0, done.stderr
     fine = called("arena", "verify", folder / "arena" / "thompson", "samples=1")
     assert fine.returncode == 0, fine.stderr
@@ -331,7 +341,7 @@ def test_who_cheats_does_not_enter(name, said, folder):
 
 @pytest.mark.slow
 def test_who_knows_the_seed_is_found_out(folder):
-    words = ("tasks=paper", "seeds=8", "rounds=0.1")
+    words = ("tasks=paper", "seeds=8", "rounds=0.1", "tuning=false")
     done = called("arena", "policy=my_policy.py:Knows", *words)
     assert done.returncode == 0, done.stderr
     place = folder / "arena" / "Knows"
@@ -372,7 +382,8 @@ def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(fold
 
 def _entered():
     """Enter a policy; return how what is set beside it is known."""
-    done = called("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01")
+    done = called("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01",
+                  "tuning=false")  # fmt: skip
     assert done.returncode == 0, done.stderr
     table = pl.read_csv("arena/Mine/table.csv")
     return dict(table.select("policy", "by").iter_rows())

@@ -166,7 +166,13 @@ def test_every_experiment_of_the_wheel_can_run_or_says_which_data_it_needs(site,
 def test_a_policy_of_a_single_file_enters_the_arena_from_the_wheel(site, tmp_path):
     (tmp_path / "my_policy.py").write_text(POLICY)
     command = site / "bin" / ("cqbjax.exe" if os.name == "nt" else "cqbjax")
-    words = ("policy=my_policy.py:MyPolicy", "tasks=paper", "seeds=2", "rounds=0.01")
+    words = (
+        "policy=my_policy.py:MyPolicy",
+        "tasks=paper",
+        "seeds=2",
+        "rounds=0.01",
+        "tuning=false",
+    )
     done = run([command, "arena", *words], tmp_path, site)
     assert done.returncode == 0, done.stderr
     entry = tmp_path / "arena" / "MyPolicy"
