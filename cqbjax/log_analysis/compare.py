@@ -295,8 +295,7 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     first, best = order["policy"][0], order["queue"][0]
     spread = CLOSE * (order["queue"][-1] - best)
     # What another policy may be shorter by, at most.
-    number = comparison.labels.index(first)
-    values = comparison.outcomes.queue
+    number, values = comparison.labels.index(first), comparison.outcomes.queue
     data, noise = estimate_means(values, comparison)
     both = data + noise
     differences = np.diag(both) + both[number, number] - 2 * both[number]
@@ -366,11 +365,11 @@ def draw_comparison(table: pl.DataFrame, about: Mapping[str, Any]) -> Figure:
     for row, width in zip(table.iter_rows(named=True), widths, strict=True):
         left.errorbar(row["usd"], row["queue"], width, fmt="o", label=row["policy"])
     left.set(xlabel="USD a query", ylabel="users in the system", title="Cost and queue")
-    left.legend(fontsize="small")
     right.barh(table["policy"].to_list(), 3600 * table["breaks"].to_numpy())
     now = 3600 * about["arrival_rate"] / about["round_seconds"]
     right.axvline(now, color="black", linestyle="--", label="in the log")
     right.set(xlabel="queries an hour", title="Load at which the queue grows without end")
     right.invert_yaxis()
-    right.legend(fontsize="small")
+    for axes in (left, right):
+        axes.legend(fontsize="small")
     return figure

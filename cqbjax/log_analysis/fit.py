@@ -101,10 +101,10 @@ def fit_log(
     # Propensities follow the prompt even where departures do not.
     routed = candidates.get("words", x) if chosen.name == "none" else x
     checks = overlap.check_overlap(attempts, routed, chances, values.std(axis=0), known, log.models)
-    later = retries.attempt[labelled]
     level = departures.find_outcome_level(
-        retries.query[labelled], later, attempts, chances[attempts.text, attempts.model]
-    )
+        retries.query[labelled], retries.attempt[labelled], attempts,
+        chances[attempts.text, attempts.model],
+    )  # fmt: skip
     timing, notes = measure_timing(log, retries, round_seconds, channels, arrivals == "profile")
     low, high = _bound_satisfaction(log, attempts.departs, labelled, chances)
     # Prompts of the pool: a sample of the queries, each as often as it came.
@@ -116,23 +116,17 @@ def fit_log(
         x[sample] / scale, draws * scale, mean * scale, _price(log, sample), low[sample],
         high[sample], checks.supported[sample], checks.propensities[sample],
     )  # fmt: skip
-    retried = dict(zip(log.models, _retry_rates(every, number).tolist(), strict=True))
+    retried = [float(1 - every.departs[every.model == j].mean()) for j in range(number)]
     about = {
         "log": f"a log of {frame.height:,} requests, hash {log.digest}", "models": log.models,
         "precision": precision, "outcome": outcome or level.level,
         "round_seconds": timing.round_seconds, "arrival_rate": timing.arrival_rate,
         "channels": timing.channels, "attempts_a_query": frame.height / len(first),
-        "retried": retried, "rows": frame.height, "contexts": chosen.name,
+        "retried": dict(zip(log.models, retried, strict=True)), "rows": frame.height,
         "queries": len(first), "priced": frame["cost"].null_count() < frame.height,
         "price_errors": _price_errors(log),
     }  # fmt: skip
     return LogFit(arrays, timing, about, chosen, checks, level, notes)
-
-
-def _retry_rates(every: Attempts, number: int) -> np.ndarray:
-    """Return the share of each LLM's answers that are retried: [N]."""
-    counts = np.bincount(every.model, minlength=number)
-    return np.bincount(every.model, 1 - every.departs, minlength=number) / np.maximum(counts, 1)
 
 
 def _price(log: RequestLog, sample: np.ndarray) -> np.ndarray:

@@ -153,8 +153,7 @@ def _unpack_flat(row: Fields) -> Iterator[Fields]:
 
 def _unpack_burst(row: Fields) -> Iterator[Fields]:
     """Yield a row of BurstGPT, where an answer without tokens is a failed request."""
-    failed = to_number(row.get("Response tokens")) == 0
-    yield {**row, "status": "failure" if failed else "success"}
+    yield {**row, "success": to_number(row.get("Response tokens")) > 0}
 
 
 def _unpack_bandit(row: Fields) -> Iterator[Fields]:

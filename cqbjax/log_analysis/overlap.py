@@ -14,7 +14,7 @@ import polars as pl
 from cqbjax.log_analysis.departures import Attempts
 
 CLUSTERS = 8  # kinds of prompt
-FEW, RARE = 20, 0.01  # attempts of an LLM with a kind of prompt, and their share: not compared
+RARE = 0.01  # share of an LLM's attempts with a kind of prompt: if less, it is not compared there
 SMALL = 1e-3  # the least propensity in a weight
 DISAGREE = 3.0  # standard errors
 
@@ -24,8 +24,8 @@ class Overlap(NamedTuple):
 
     Attributes:
         propensities: [texts + 1, N] estimated probabilities of each LLM.
-        supported: [texts + 1, N] whether an LLM is compared on a prompt: it is chosen with
-            probability `RARE` or more, and was chosen `FEW` times for its kind of prompts.
+        supported: [texts + 1, N] whether an LLM is compared on a prompt: its share of the attempts
+            with such prompts is at least `RARE`, both by kinds and by estimated propensities.
         table: a row for each LLM: values and errors, effective sample size.
     """
 
@@ -60,13 +60,16 @@ def check_overlap(
     cluster = np.zeros(len(contexts), int)
     if contexts.shape[1] > 1 and len(contexts) > CLUSTERS:
         cluster = KMeans(CLUSTERS, n_init=1, random_state=0).fit_predict(contexts)
-    counts = np.zeros((cluster.max() + 1, number), int)
-    np.add.at(counts, (cluster[text], attempts.model), 1)
+    pairs = cluster[text] * number + attempts.model
+    counts = np.bincount(pairs, minlength=number * (cluster.max() + 1)).reshape(-1, number)
     chosen = propensities[text, attempts.model] if logged is None else logged
     weight = 1 / np.maximum(chosen, SMALL)
-    rows = []
+    rows, chose = [], attempts.model[:, None] == np.arange(number)
+    # Small propensities may be estimated too small: what happened there decides.
+    low = propensities[text] < RARE
+    rare = low.any(axis=0) & ((low & chose).sum(axis=0) < RARE * low.sum(axis=0))
     for j, name in enumerate(names):
-        mine = attempts.model == j
+        mine = chose[:, j]
         own, model = np.where(mine, weight, 0.0), chances[text, j]
         robust = model + own * (attempts.departs - model)
         value, error = _mean_by_user(robust, attempts.group)
@@ -77,7 +80,9 @@ def check_overlap(
             "effective": own.sum() ** 2 / max((own**2).sum(), 1e-12),
             "disagree": bool(abs(value - model.mean()) > DISAGREE * np.hypot(error, errors[j])),
         })  # fmt: skip
-    supported = (propensities >= RARE) & (counts[cluster] >= FEW)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    supported = (propensities >= RARE) | ~rare
+    supported &= shares[cluster] >= RARE
     return Overlap(propensities, supported, pl.DataFrame(rows))
 
 
