@@ -20,14 +20,12 @@ from scipy.special import expit
 
 from cqbjax.log_analysis.requests import RequestLog
 
-COMPONENTS = 16  # of words or embeddings
+COMPONENTS = 32  # of words or embeddings
 FOLDS, MOST_ROWS = 4, 40_000  # of the cross-validation
 # Standard deviations of the constant: shared, and of an LLM; those of features, which are
 # standardised, are cross-validated.
 CONSTANT = (3.0, 1.0)
-SCALES = ((0.3, 0.1), (0.5, 0.3), (1.0, 1.0))
-# A gain in log-likelihood must be this many standard errors, or the smaller contexts are used.
-CLEAR = 1.0
+SCALES = ((0.1, 0.1), (0.3, 0.2), (0.6, 0.6))
 
 
 class Attempts(NamedTuple):
@@ -111,7 +109,8 @@ def choose_contexts(attempts: Attempts, candidates: Mapping[str, np.ndarray], nu
                     only: str | None = None) -> ChosenContexts:  # fmt: skip
     """Cross-validate contexts and scales of the prior by the log-likelihood, and fit the best.
 
-    Users are in one fold each. The largest contexts that are clearly better than those before win.
+    Users are in one fold each. Contexts that help little still count: without them an LLM that
+    got the hard prompts looks worse than it is.
 
     Args:
         attempts: to fit.
@@ -141,10 +140,7 @@ def choose_contexts(attempts: Attempts, candidates: Mapping[str, np.ndarray], nu
     gains = {}
     for name, (_, scores) in best.items():
         gains[name] = _compare(scores - best["none"][1], index, used)
-        gain, error = _compare(scores - best[winner][1], index, used)
-        if gain > CLEAR * error and name != winner:
-            winner = name
-    winner = only or winner
+    winner = only or max(best, key=lambda name: best[name][1].sum())
     fit = fit_departures(attempts, candidates[winner], number, best[winner][0])
     return ChosenContexts(winner, candidates[winner], fit, gains)
 

@@ -101,6 +101,12 @@ def fit_log(
     # Propensities follow the prompt even where departures do not.
     routed = candidates.get("words", x) if chosen.name == "none" else x
     checks = overlap.check_overlap(attempts, routed, chances, values.std(axis=0), known, log.models)
+    slope = (chances * (1 - chances))[attempts.text].mean(axis=0)
+    bias, error = (one / slope for one in overlap.estimate_bias(checks.table))
+    mean[:, 0] += bias
+    draws[:, :, 0] += bias + error * np.random.default_rng(seed + 1).standard_normal(
+        draws.shape[:2]
+    )
     level = departures.find_outcome_level(
         retries.query[labelled], retries.attempt[labelled], attempts,
         chances[attempts.text, attempts.model],
@@ -109,21 +115,23 @@ def fit_log(
     low, high = _bound_satisfaction(log, attempts.departs, labelled, chances)
     # Prompts of the pool: a sample of the queries, each as often as it came.
     first = every.text[retries.before < 0]
-    key = np.random.default_rng(seed)
-    sample = first[key.permutation(len(first))[:MAX_PROMPTS]]
+    sample = first[np.random.default_rng(seed).permutation(len(first))[:MAX_PROMPTS]]
+    # Retries that follow no failure are new queries.
+    queries = frame.height - precision * (frame.height - len(first))
+    timing = timing._replace(arrival_rate=timing.arrival_rate * queries / len(first))
     scale = float(np.linalg.norm(x, axis=1).max())
     arrays = ScenarioArrays(
         x[sample] / scale, draws * scale, mean * scale, _price(log, sample), low[sample],
         high[sample], checks.supported[sample], checks.propensities[sample],
     )  # fmt: skip
-    retried = [float(1 - every.departs[every.model == j].mean()) for j in range(number)]
+    retried = [precision * float(1 - every.departs[every.model == j].mean()) for j in range(number)]
     about = {
         "log": f"a log of {frame.height:,} requests, hash {log.digest}", "models": log.models,
         "precision": precision, "outcome": outcome or level.level,
         "round_seconds": timing.round_seconds, "arrival_rate": timing.arrival_rate,
-        "channels": timing.channels, "attempts_a_query": frame.height / len(first),
+        "channels": timing.channels, "attempts_a_query": frame.height / queries,
         "retried": dict(zip(log.models, retried, strict=True)), "rows": frame.height,
-        "queries": len(first), "priced": frame["cost"].null_count() < frame.height,
+        "queries": round(queries), "priced": frame["cost"].null_count() < frame.height,
         "price_errors": _price_errors(log),
     }  # fmt: skip
     return LogFit(arrays, timing, about, chosen, checks, level, notes)

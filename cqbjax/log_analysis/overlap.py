@@ -86,6 +86,20 @@ def check_overlap(
     return Overlap(propensities, supported, pl.DataFrame(rows))
 
 
+def estimate_bias(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bias of the model's V_j that the doubly robust estimates show, and its error: [N].
+
+    Biases are N(0, t^2) over LLMs, with t^2 estimated by moments: zero if the differences are no
+    larger than their errors.
+    """
+    gap = (table["DR"] - table["model"]).to_numpy()
+    error = np.maximum(table["DR_error"].to_numpy(), 1e-9)
+    # An LLM with a large error says little on the spread.
+    spread = max(0.0, float(np.average(gap**2 - error**2, weights=1 / error**2)))
+    share = spread / (spread + error**2)
+    return share * gap, np.sqrt(share) * error
+
+
 def _mean_by_user(values: np.ndarray, group: np.ndarray) -> tuple[float, float]:
     """Return the mean of values, and its standard error by users."""
     index = np.unique(group, return_inverse=True)[1]

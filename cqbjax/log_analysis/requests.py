@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,21 +77,14 @@ class RequestLog:
     digest: str
 
 
-class BadRows:
-    """Counts of unusable rows by reason."""
+# Reason -> number of unusable rows, and line of the first.
+BadRows = dict[str, tuple[int, int]]
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.first: dict[str, int] = {}
 
-    def add(self, reason: str, line: int, count: int = 1) -> None:
-        """Count rows, the first of which has this line."""
-        self.counts[reason] += count
-        self.first[reason] = min(line, self.first.get(reason, line))
-
-    def summarize(self) -> dict[str, tuple[int, int]]:
-        """Return reason -> number of rows, and line of the first."""
-        return {reason: (count, self.first[reason]) for reason, count in self.counts.most_common()}
+def add_bad(bad: BadRows, reason: str, line: int, count: int = 1) -> None:
+    """Count unusable rows, the first of which has this line."""
+    counted, first = bad.get(reason, (0, line))
+    bad[reason] = counted + count, min(line, first)
 
 
 class PromptReader:
@@ -176,7 +168,8 @@ def read_log(
         LogError: the file cannot be read, has too many unusable rows, or `columns` names what no
             row has; one sentence.
     """
-    finder, salt, bad = FieldFinder(columns or {}), os.urandom(16), BadRows()
+    finder, salt = FieldFinder(columns or {}), os.urandom(16)
+    bad: BadRows = {}
     prompts, users = PromptReader(salt), dict[bytes, int]()
     lists: dict[str, list[Any]] = {name: [] for name in (
         "line", "user", "text", "request", "retry_of", "chain", "attempt", "regenerated", "status",
@@ -187,19 +180,19 @@ def read_log(
     for line, row in read_rows(path):
         rows += 1
         if isinstance(row, str):
-            bad.add(row, line)
+            add_bad(bad, row, line)
             continue
         form = form or find_form(row)
         digest.update(repr(row).encode("utf-8", "replace"))
         try:
             found = [finder.find(flat) for flat in form.unpack(row)]
             if not found:
-                bad.add("no prompt with an answer", line)
+                add_bad(bad, "no prompt with an answer", line)
             for one in found:
                 _append(lists, line, one, prompts, users, salt)
                 with_prompts |= "prompt" in one or "embedding" in one
         except (TypeError, AttributeError, KeyError, ValueError):
-            bad.add(f"not of the form of the rows before, {form.name}", line)
+            add_bad(bad, f"not of the form of the rows before, {form.name}", line)
     finder.check()
     frame, notes, timed = _clean(lists, bad, models or {})
     _check_bad(path, rows, bad, max_bad, frame)
@@ -214,7 +207,7 @@ def read_log(
     notes += _name_oddities(frame, names)
     return RequestLog(
         frame, names, words, statistics, embeddings, timed, with_prompts,
-        form.name if form else "", rows, bad.summarize(), notes, digest.hexdigest(),
+        form.name if form else "", rows, bad, notes, digest.hexdigest(),
     )  # fmt: skip
 
 
@@ -281,7 +274,7 @@ def _clean(
     for reason, fault in faults.items():
         hit = frame.filter(fault.fill_null(False))
         if hit.height:
-            bad.add(reason, int(hit["line"].min() or 0), hit.height)  # type: ignore[arg-type]
+            add_bad(bad, reason, int(hit["line"].min() or 0), hit.height)  # type: ignore[arg-type]
             frame = frame.filter(~fault.fill_null(False))
     again = (
         ((pl.col("request") != 0) & ~pl.col("request").is_first_distinct())
@@ -369,10 +362,9 @@ def _parse_outcome(column: pl.Series) -> tuple[pl.Series, list[str]]:
 def _check_bad(path: Path, rows: int, bad: BadRows, max_bad: float, frame: pl.DataFrame) -> None:
     """Raise if too many rows are unusable, or none is left."""
     reasons = ", ".join(
-        f"{reason} ({count:,}, first in line {line})"
-        for reason, (count, line) in bad.summarize().items()
+        f"{reason} ({count:,}, first in line {line})" for reason, (count, line) in bad.items()
     )
-    total = bad.counts.total()
+    total = sum(count for count, _ in bad.values())
     if not frame.height:
         raise LogError(f"{path}: has no usable request: {reasons or 'it is empty'}.")
     if total > max_bad * max(rows, 1):

@@ -32,10 +32,8 @@ MISSING = {
 
 def estimate_share(hits: float, total: float) -> tuple[float, float, float]:
     """Return a share and its 95% interval (Jeffreys), which has a width also at 0 and 1."""
-    if not total:
-        return np.nan, 0.0, 1.0
     low, high = scipy.stats.beta(hits + 0.5, total - hits + 0.5).ppf([0.025, 0.975])
-    return hits / total, float(low), float(high)
+    return hits / total if total else np.nan, float(low), float(high)
 
 
 def tabulate_models(log: RequestLog, retries: Retries | None, max_gap: float) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from cqbjax import policies, sweep
 from cqbjax.core import rng
-from cqbjax.log_analysis import departures, fit, requests, retries, scenario
+from cqbjax.log_analysis import departures, fit, overlap, requests, retries, scenario
 from cqbjax.logs.shards import LogError
 from reproduction.planted_log import TOPICS, generate_log
 
@@ -53,9 +53,12 @@ def test_departures_are_those_of_the_truth_although_routing_is_confounded(plante
     assert np.abs(naive - departure).max() > 2 * np.abs(drawn.mean(axis=0) - departure).max()
 
 
-def test_contexts_that_are_worth_nothing_are_not_used(tmp_path):
+def test_contexts_that_are_worth_nothing_gain_nothing(tmp_path):
     log, found = read(tmp_path, generate_log(4, queries=1500, worth=0.0, marked=True)[0])
-    assert fit.fit_log(log, found, retries.MAX_GAP).chosen.name == "none"
+    fitted = fit.fit_log(log, found, retries.MAX_GAP)
+    assert fitted.chosen.gains[fitted.chosen.name][0] < 0.002
+    chances = expit(fitted.arrays.contexts @ fitted.arrays.mean.T)
+    assert chances.max(axis=1).mean() - chances.mean(axis=0).max() < 0.03
 
 
 def test_posterior_intervals_cover_the_truth():
@@ -88,6 +91,15 @@ def test_an_llm_that_always_fails_a_query_again_is_noticed():
     assert level.level == "query" and level.ratio == 0
     fresh = attempts._replace(departs=(draw.uniform(size=len(query)) < 0.5).astype(float))
     assert departures.find_outcome_level(query, number, fresh, chance).level == "attempt"
+
+
+def test_a_bias_that_the_doubly_robust_estimate_shows_is_corrected():
+    table = pl.DataFrame({"DR": [0.5, 0.7, 0.4], "model": [0.6, 0.6, 0.6], "DR_error": [0.01] * 3})
+    bias, error = overlap.estimate_bias(table)
+    np.testing.assert_allclose(bias, [-0.1, 0.1, -0.2], atol=0.005)
+    assert (error < 0.011).all()
+    same = table.with_columns(DR_error=pl.lit(0.3))
+    np.testing.assert_allclose(overlap.estimate_bias(same), 0, atol=1e-9)
 
 
 def test_prompts_that_an_llm_never_got_are_not_compared(tmp_path):

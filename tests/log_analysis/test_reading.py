@@ -113,7 +113,7 @@ def test_bad_rows_are_counted_and_too_many_stop(tmp_path):
         "not JSON": (1, 1), "no time that can be read": (1, 102), "no model": (2, 103),
     }  # fmt: skip
     assert requests.read_log(path).bad == counts
-    with pytest.raises(LogError, match="4 of 104 rows cannot be used: no model .2, first in line"):
+    with pytest.raises(LogError, match="4 of 104 rows cannot be used: not JSON .1, first in line"):
         requests.read_log(path, max_bad=0.01)
     with pytest.raises(ValueError, match="columns: no row has the field 'llm' for model"):
         requests.read_log(path, {"model": "llm"}, max_bad=1.0)
