@@ -21,6 +21,7 @@ from scipy.special import expit
 from cqbjax.log_analysis.requests import RequestLog
 
 COMPONENTS = 32  # of words or embeddings
+COMMON, FEWEST_PROMPTS = 0.01, 5  # share and number of prompts with a word that counts
 FOLDS, MOST_ROWS = 4, 40_000  # of the cross-validation
 # Standard deviations of the constant: shared, and of an LLM; those of features, which are
 # standardised, are cross-validated.
@@ -82,18 +83,21 @@ class ChosenContexts(NamedTuple):
 def make_contexts(log: RequestLog) -> dict[str, np.ndarray]:
     """Return the candidates for contexts, smallest first: name -> [texts + 1, E]."""
     from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfTransformer
 
     texts = log.words.shape[0]
     raw: dict[str, np.ndarray] = {"none": np.empty((texts, 0))}
     if texts > 1 and (log.frame["text"] >= 0).any():
         size = min(COMPONENTS, texts - 1)
         raw["statistics"] = log.statistics
-        words = TfidfTransformer(sublinear_tf=True).fit_transform(log.words)
-        raw["words"] = TruncatedSVD(size, random_state=0).fit_transform(words)
+        # Which of the frequent words occur: a rare word says little, and hides the others.
+        frequent = log.words.getnnz(axis=0) >= max(FEWEST_PROMPTS, COMMON * texts)
+        occurs = (log.words[:, frequent] > 0).toarray().astype(np.float32)
+        occurs = (occurs - occurs.mean(axis=0)) / np.maximum(occurs.std(axis=0), 1e-6)
+        if (size := min(size, occurs.shape[1] - 1)) > 0:
+            raw["words"] = TruncatedSVD(size, random_state=0).fit_transform(occurs)
         if log.embeddings is not None:
             centred = log.embeddings - log.embeddings.mean(axis=0)
-            size = min(size, centred.shape[1] - 1)
+            size = min(COMPONENTS, texts - 1, centred.shape[1] - 1)
             raw["embeddings"] = TruncatedSVD(size, random_state=0).fit_transform(centred)
     contexts = {}
     for name, values in raw.items():
