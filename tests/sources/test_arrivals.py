@@ -73,6 +73,11 @@ def test_a_longer_horizon_begins_with_the_same_arrivals():
         np.testing.assert_array_equal(short, long[:300])
 
 
+def test_a_process_without_batches_leaves_the_shapes_of_its_source():
+    wrapped = ArrivalWrapper(source=SOURCE, process=BurstyArrivals())
+    assert wrapped.problem(1, 100) == SOURCE.problem(1, 100)
+
+
 def test_bursts_keep_the_rate_and_come_in_stretches():
     process = BurstyArrivals(burst=0.6, burst_rounds=40)
     drawn = arrivals(process, 0.5, np.arange(40)).astype(float)
