@@ -111,7 +111,7 @@ def draw_page(sample: list[dict], kept: dict) -> None:
     """Draw the tables of what was tried of the sample, between the page's marks."""
     outcomes = [kept[name] for name in map(faults.name, sample) if name in kept]
     rows = [
-        "| room | faults | equivalent | killed by the quick tier | by both |",
+        "| package | faults | equivalent | killed by the quick tier | by both |",
         "|---|--:|--:|--:|--:|",
     ]
     by_room = itertools.groupby(sorted(outcomes, key=room_of), room_of)

@@ -253,3 +253,10 @@ def test_every_wrapper_passes_on_the_needs_of_the_policy_within():
             within = type("Within", (), {"needs": declared})()
             assert read_needs(wrapper(policy=within, **others)) == declared, wrapper
         assert read_needs(wrapper(policy=object(), **others)) == Needs(), wrapper
+
+
+def test_more_samples_than_a_program_can_contain_are_refused():
+    problem = Problem(5, 1, 5, 100, 100, "disjoint", False)
+    with pytest.raises(ValueError, match="at most 4,096 can be compiled: at most num_samples=819"):
+        Acqb(alpha_scale=0.3, c1=0.25, num_samples=820).check(problem)
+    Acqb(alpha_scale=0.3, c1=0.25, num_samples=819).check(problem)

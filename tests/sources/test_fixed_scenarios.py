@@ -27,6 +27,10 @@ def test_an_attempt_succeeds_with_the_probability_of_the_matrix():
     odds = matrix[:, :2] / (1 - matrix[:, :2])
     both = mnl.departure_rate(drawn.utilities[:2])
     np.testing.assert_allclose(both, odds.sum(axis=0) / (1 + odds.sum(axis=0)), rtol=1e-5)
+    # Uniform routing takes 1 / .7 and 1 / .4 rounds, three kinds of four the first.
+    source = SuccessProbabilities(matrix=matrix[:, :2].tolist(), weights=[3, 1])
+    rounds = 0.75 / matrix[:, 0].mean() + 0.25 / matrix[:, 1].mean()
+    assert source.uniform_service([], 0.3, 1) == pytest.approx(1 / rounds)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.36, 1.0])
