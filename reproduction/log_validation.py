@@ -1,8 +1,8 @@
 """Fit made-up logs whose truth is known, and count how often the intervals hold the truth.
 
-    python -m reproduction.log_validation 60
+    python -m reproduction.log_validation 60 100
 
-fits the first 60 logs, and prints the table. Each log is a line of
+fits 60 logs, from number 100 on, and prints the table. Each log is a line of
 `results/log_validation.jsonl`; the same command again fits only those that are missing. The truth
 of a policy is its mean over other seeds in a scenario with the true departures and prices; arrivals
 and gaps are those of the fit. Beside it is the naive analysis: each LLM's own share of answers that
@@ -169,7 +169,8 @@ def main() -> None:
     backend.configure()
     rows = [json.loads(line) for line in STORED.read_text().splitlines()] if STORED.exists() else []
     known = {row["seed"] for row in rows}
-    for number in range(int(sys.argv[1])):
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    for number in range(first, first + int(sys.argv[1])):
         if number not in known:
             rows.append(validate_log(number))
             with STORED.open("a") as file:
