@@ -61,7 +61,8 @@ def draw_scores(
         right.set_xlabel("interquartile mean over tasks")
         figure.supxlabel(
             "Score in a task: 0 random routing, 1 the oracle; "
-            "framed: statistically tied with the best", fontsize=POINTS, ha="left", x=0.01,
+            "framed: best, or statistically tied with it\n"
+            "=: the same gaps as another policy at every seed", fontsize=POINTS, ha="left", x=0.01,
         )  # fmt: skip
     return figure
 
@@ -80,7 +81,8 @@ def _draw_cells(
                 panel.text(j, i, "–", ha="center", va="center", color="#777777")
                 continue
             values[i, j] = row["score"]
-            panel.text(j, i, f"{round(row['score'], 2) + 0.0:.2f}", ha="center", va="center",
+            text = f"{round(row['score'], 2) + 0.0:.2f}{'=' if row['same_as'] else ''}"
+            panel.text(j, i, text, ha="center", va="center",
                        color="white" if row["score"] < 0.35 else "black")  # fmt: skip
             if row["group"] == 1 and row["standing"] != UNDECIDED:
                 frame = Rectangle((j - 0.46, i - 0.43), 0.92, 0.86, fill=False, lw=1.6)

@@ -3,7 +3,7 @@
 A score is 0 for random routing and 1 for the oracle. Scores are aggregated over tasks as Agarwal et
 al. (2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice") propose: by the
 interquartile mean, performance profiles, and a bootstrap stratified by task. Policies of a task are
-compared by Wilcoxon's signed-rank test over its seeds, with Holm's correction over tasks.
+compared by Wilcoxon's signed-rank test over its seeds, with Holm's correction over policies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -95,10 +95,10 @@ def group_policies(rows: pl.DataFrame) -> pl.DataFrame:
     """Group the policies of each task that do not differ significantly.
 
     The first group of a task is its best policy and every policy that a signed-rank test over seeds
-    does not distinguish from it; the second group begins with the best of the others, and so on. A
-    policy is tested once in each task; Holm's correction keeps the probability of any false
-    rejection among its tests below 1 - LEVEL. A few seeds with large gaps do not decide the test,
-    but they do decide which policy has the smallest mean gap.
+    does not distinguish from it; the second group begins with the best of the others, and so on.
+    Holm's correction keeps the probability of any false rejection among the policies compared with
+    the best of a group below 1 - LEVEL. A few seeds with large gaps do not decide the test, but
+    they do decide which policy has the smallest mean gap.
 
     Args:
         rows: a row for each `task`, `policy` and `seed`, with its `gap`; the oracle is ignored.
@@ -108,38 +108,22 @@ def group_policies(rows: pl.DataFrame) -> pl.DataFrame:
         its mean score is within `TIED` of the best's, else `UNDECIDED`; and `same_as`, the first
         policy with the same gap at every seed, if there is another.
     """
-    left = rows.filter(pl.col("policy") != OPTIMAL)
-    runs = add_scores(rows).sort("seed").group_by("task", "policy").agg("gap", "score")
-    scored = {(one["task"], one["policy"]): one for one in runs.iter_rows(named=True)}
-    equal: dict[tuple[str, tuple[float, ...]], list[str]] = {}
-    for task, label in sorted(scored):
-        equal.setdefault((task, tuple(scored[task, label]["gap"])), []).append(label)
-
-    def describe(task: str, label: str, best: str) -> tuple[str, str | None]:
-        one = scored[task, label]
-        first = equal[task, tuple(one["gap"])][0]
-        means = [np.mean(scored[task, name]["score"]) for name in (label, best)
-                 if None not in scored[task, name]["score"]]  # fmt: skip
-        standing = UNDECIDED if np.ptp([*means, *means[:1]]) > TIED else TIE
-        return BEST if label == best else standing, first if first != label else None
-
-    groups, number = list[tuple[Any, ...]](), 0
-    while left.height:
-        number += 1
-        best, p_values = find_best(left), dict[str, dict[str, float]]()
-        for (key,), of_task in left.partition_by("task", as_dict=True).items():
-            task = str(key)
-            wide = of_task.pivot("policy", index="seed", values="gap").drop_nulls()
-            for label in wide.columns[1:]:
-                difference = (wide[label] - wide[best[task]]).to_numpy()
-                p_values.setdefault(label, {})[task] = paired_p(difference)
-        tied = set[tuple[str, str]]()
-        for label, by_task in p_values.items():
-            rejected = holm(list(by_task.values()), 1 - LEVEL)
-            tied |= {(task, label) for task, no in zip(by_task, rejected, strict=True) if not no}
-        groups += [(*one, number, *describe(*one, best[one[0]])) for one in sorted(tied)]
-        done = pl.DataFrame(sorted(tied), ["task", "policy"], orient="row")
-        left = left.join(done, on=("task", "policy"), how="anti", maintain_order="left")
+    own, groups = add_scores(rows).filter(pl.col("policy") != OPTIMAL), list[tuple[Any, ...]]()
+    for (task,), of_task in own.partition_by("task", as_dict=True).items():
+        wide = of_task.sort("policy").pivot("policy", index="seed", values="gap").drop_nulls()
+        score = dict(of_task.group_by("policy").agg(pl.col("score").mean()).iter_rows())
+        left, number = sorted(wide.columns[1:], key=lambda x: (wide[x].mean(), x)), 0
+        while left:
+            best, number = left[0], number + 1
+            tests = [paired_p((wide[label] - wide[best]).to_numpy()) for label in left[1:]]
+            rejected = dict(zip(left, [False, *holm(tests, 1 - LEVEL)], strict=True))
+            for label in (label for label in left if not rejected[label]):
+                far = abs((score[label] or 0.0) - (score[best] or 0.0)) > TIED
+                standing = BEST if label == best else UNDECIDED if far else TIE
+                first = next(x for x in wide.columns[1:] if wide[x].equals(wide[label]))
+                same = first if first != label else None
+                groups.append((task, label, number, standing, same))
+            left = [label for label in left if rejected[label]]
     names = ["task", "policy", "group", "standing", "same_as"]
     return pl.DataFrame(groups, names, orient="row", infer_schema_length=None)
 

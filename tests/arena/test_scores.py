@@ -119,19 +119,20 @@ def test_policies_that_do_not_differ_significantly_share_a_group():
     }  # fmt: skip
 
 
-def test_holms_correction_counts_every_task():
-    """p = .02 in one task is not significant if the policy was compared in ten."""
+def test_holms_correction_counts_every_policy_of_the_task():
+    """p = .03 is not significant if ten policies are compared with the best."""
     # Seven differences, all above 0 but the least: p = 4 / 2^7.
-    one = {"x": np.zeros(7), "y": np.array([-1.0, 2, 3, 4, 5, 6, 7]), "random": [90.0] * 7}
+    one = {"x": np.zeros(7), "y": np.array([-1.0, 2, 3, 4, 5, 6, 7])}
     assert scores.paired_p(one["y"]) == pytest.approx(4 / 2**7)
 
-    def grouped(tasks):
-        made = scores.group_policies(rows(tasks))
+    def grouped(others):
+        made = scores.group_policies(rows({"a": one | others, "b": {"random": [90.0] * 7}}))
         return {*made.filter(policy="y", task="a")["group"]}
 
-    assert grouped({"a": one}) == {2}
-    same = {"x": np.zeros(7), "y": np.zeros(7), "random": [90.0] * 7}
-    assert grouped({"a": one} | {f"b{i}": same for i in range(9)}) == {1}
+    assert grouped({"random": np.arange(90.0, 97)}) == {2}
+    # Nine that are as far from the best: the smallest p is not below .05 / 10.
+    many = {f"z{i}": one["y"] + np.arange(7) * i for i in range(9)}
+    assert grouped({"random": np.arange(90.0, 97)} | many) == {1}
 
 
 def test_a_policy_that_did_not_run_everywhere_is_in_no_mean_over_tasks():
