@@ -40,6 +40,9 @@ from cqbjax.results.table_text import NONE, WHY_NONE
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
 LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
+INTERVAL = re.compile(r"(?<=\[)(-?[\d.,e+-]*\d), (?=-?[\d.,e+-]+\])")
+ROW = re.compile(r"^\|[^`\n]*\|$", re.MULTILINE)
+JOINT = re.compile(r"(?<=\w)(_|\.(?!\d))(?=\w)")
 # Number of prompts by source, and how many of them no LLM answered correctly (test_site.py).
 UNSOLVED = {"MMLU-Pro": (12_002, 664), "RouterBench slice": (3_164, 77), "ParetoBandit": (3_609, 0)}
 HEADINGS = {
@@ -245,10 +248,17 @@ def _write_pages(app: Sphinx) -> None:
             page.write_text(text)
 
 
-def _point_at_pages(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Redirect links to stored tables, which work in a checkout, to their pages in the site."""
-    del app, docname
-    source[0] = LINK.sub(r"](/tables/\1.md)", source[0])
+def _fit_to_site(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Adapt Markdown that is read in a checkout, too.
+
+    Links to stored tables lead to their pages. An interval in a table stays on one line, and a name
+    in a stored table may be broken at its dots and underscores.
+    """
+    del app
+    text = INTERVAL.sub("\\1,\N{NO-BREAK SPACE}", LINK.sub(r"](/tables/\1.md)", source[0]))
+    if docname.startswith("tables/"):
+        text = ROW.sub(lambda row: JOINT.sub(r"\1<wbr>", row[0]), text)
+    source[0] = text
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -256,5 +266,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("stored", Stored)
     app.add_directive("measured", Measured)
     app.connect("builder-inited", _write_pages)
-    app.connect("source-read", _point_at_pages)
+    app.connect("source-read", _fit_to_site)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -150,8 +150,20 @@ def test_links_to_stored_tables_lead_to_their_pages(build):
     import stored_results
 
     source = ["[a](../../results/tables/synthetic.md) and [b](../results/bench/x.md)"]
-    stored_results._point_at_pages(None, "page", source)
+    stored_results._fit_to_site(None, "page", source)
     assert source == ["[a](/tables/synthetic.md) and [b](/tables/x.md)"]
+
+
+def test_intervals_stay_on_one_line_and_names_may_be_broken(build):
+    sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
+    import stored_results
+
+    source = ["| a.b_c | gap |\n|---|---|\n| x_y | 0.5 [-1.5, 2] |\n"]
+    stored_results._fit_to_site(None, "tables/x", source)
+    assert (
+        "| a.<wbr>b_<wbr>c |" in source[0]
+        and "| x_<wbr>y | 0.5 [-1.5,\N{NO-BREAK SPACE}2] |" in source[0]
+    )
 
 
 @pytest.mark.slow
