@@ -1,7 +1,7 @@
 """What users experience: cost against quality, times in system, and who waits over time."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,7 @@ MAX_PANELS = 9
 MAX_VALUES = 4  # of a key that a title lists
 # The ratio of costs from which their scale is logarithmic.
 WIDE_RANGE = 8.0
-# Policies of one colour have different markers.
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h")
+PER_QUERIES = 1000  # satisfied queries whose cost is drawn
 
 
 def draw_user_figures(
@@ -62,7 +61,7 @@ def draw_user_figures(
 
 
 def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
-    """Draw the cost of a satisfied query against the score of its answer, at the end of the runs.
+    """Draw the cost of satisfied queries against the score of answers, at the end of the runs.
 
     A dot is a policy's mean over seeds, with 95% intervals of cost and score as bars. There is a
     panel for each pair of assortment size and arrival rate. If this gives more than `MAX_PANELS`
@@ -81,26 +80,22 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
     by = ["K", "arrival_rate"]
     if table.select(by).n_unique() > MAX_PANELS:
         by = ["K"]
-    markers = choose_markers(sort_policies(set(table["policy"])))
     cells = table.partition_by(by, as_dict=True)
-    axes = "USD a satisfied query", "Score of the accepted answer"
+    axes = "USD per 1,000 satisfied queries", "Score of the accepted answer"
     with panels.create_panels(points, len(cells), *axes) as (figure, drawn):
         for panel, place in zip(drawn, sorted(cells), strict=True):
             own = dict(zip(by, place, strict=True))
-            _draw_costs(panel, cells[place], [*keys, "arrival_rate"], markers)
+            draw_costs(panel, cells[place], [*keys, "arrival_rate"])
             several = {"K": own["K"]} if table["K"].n_unique() > 1 else {}
-            rate = own.get("arrival_rate")
-            title = panels.format_title(several, rate, [], panels.TITLE_LETTERS)
+            title = panels.format_title(several, own.get("arrival_rate"), [], panels.TITLE_LETTERS)
             lines = filter(None, [title, *_describe_lines(cells[place], keys, by)])
             panels.write_title(panel, "\n".join(lines))
         handles = [
-            Line2D(
-                [], [], label=find_style(label).name, color=find_style(label).color,
-                marker=marker, linestyle="none",
-            )
-            for label, marker in markers.items()
-        ]  # fmt: skip
-        panels.add_legend_below(figure, handles, points, "bars: 95% confidence intervals")
+            Line2D([], [], label=own.name, color=own.color, marker=own.marker or "o", linestyle="")
+            for own in map(find_style, sort_policies(set(table["policy"])))
+        ]
+        note = "bars: 95% confidence intervals; line: best score for the cost"
+        panels.add_legend_below(figure, handles, points, note)
     return figure
 
 
@@ -130,21 +125,15 @@ def _describe_lines(cell: pl.DataFrame, keys: Sequence[str], by: Sequence[str]) 
     return lines
 
 
-def choose_markers(labels: Sequence[str]) -> dict[str, str]:
-    """Return a marker for each policy: its own, or one that no other of its colour has."""
-    markers: dict[str, str] = {}
-    for label in labels:
-        style = find_style(label)
-        taken = {markers[other] for other in markers if find_style(other).color == style.color}
-        free = (one for one in (style.marker, *MARKERS) if one and one not in taken)
-        markers[label] = next(free, MARKERS[0])
-    return markers
+def draw_costs(panel: Axes, cells: pl.DataFrame, order: Sequence[str]) -> None:
+    """Draw the policies of a panel, and the line of those with the best score for their cost.
 
-
-def _draw_costs(
-    panel: Axes, cells: pl.DataFrame, order: Sequence[str], markers: Mapping[str, str]
-) -> None:
-    """Draw the policies of a panel."""
+    Args:
+        panel: with costs across, in USD per 1,000 satisfied queries.
+        cells: rows with policy, `mean, low, high` (USD per satisfied query) and the same of the
+            score (`mean_score`).
+        order: columns by which the dots of a policy are joined.
+    """
     for label in sort_policies(set(cells["policy"])):
         own, style = cells.filter(policy=label).sort(order, nulls_last=True), find_style(label)
         bars = dict[str, Any]()
@@ -152,14 +141,20 @@ def _draw_costs(
             low, mean, high = (
                 own[f"{end}{suffix}"].cast(pl.Float64).to_numpy() for end in ("low", "mean", "high")
             )
+            ends = (1 if suffix else PER_QUERIES) * np.stack([mean - low, high - mean])
             # A single seed has no interval.
-            bars[axis] = None if np.isnan(low).any() else [mean - low, high - mean]
+            bars[axis] = None if np.isnan(ends).any() else ends
         panel.errorbar(
-            own["mean"].to_numpy(), own["mean_score"].to_numpy(), **bars, color=style.color,
-            marker=markers[label], markersize=5.0, linestyle=style.dashes if len(own) > 1 else
-            "none", linewidth=1.0, elinewidth=1.0, zorder=3 if style.on_top else 2,
+            PER_QUERIES * own["mean"].to_numpy(), own["mean_score"].to_numpy(), **bars,
+            color=style.color, marker=style.marker or "o", markersize=5.0, linestyle=style.dashes
+            if len(own) > 1 else "none", linewidth=1.0, elinewidth=1.0,
+            zorder=3 if style.on_top else 2,
         )  # fmt: skip
-    costs = cells["mean"].to_numpy()
+    best = cells.sort("mean", "mean_score", descending=[False, True]).filter(
+        pl.col("mean_score") > pl.col("mean_score").cum_max().shift(1, fill_value=-np.inf)
+    )
+    costs, line = cells["mean"].to_numpy(), best.select(pl.col("mean") * PER_QUERIES, "mean_score")
+    panel.plot(*line.to_numpy().T, color="#999999", linewidth=0.8, zorder=1, gid="pareto")
     if costs.size and costs.min() > 0 and costs.max() > WIDE_RANGE * costs.min():
         panel.set_xscale("log")
     panel.margins(0.08)

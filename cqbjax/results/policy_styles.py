@@ -34,10 +34,8 @@ class Style(NamedTuple):
 
 
 _DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-# Name of a pattern of dashes, or ending of a label -> line style of Matplotlib.
-_DASHES = {
-    name: (0, tuple(on_off)) for name, on_off in (_DATA["dashes"] | _DATA["endings"]).items()
-}
+# Name of a pattern of dashes -> line style of Matplotlib.
+_DASHES = {name: (0, tuple(on_off)) for name, on_off in _DATA["dashes"].items()}
 STYLE: dict[str, Style] = {
     label: Style(**own)._replace(dashes=(0, tuple(own["dashes"])) if "dashes" in own else "-")
     for label, own in _DATA["policies"].items()
@@ -50,10 +48,19 @@ def describe_rules(rules: Mapping[str, str]) -> str:
 
 
 def _add_rules(base: str, ending: str) -> Style:
-    """Return the style of a base with the rules of a label's ending: only the dashes differ."""
+    """Return the style of a base with a label's ending: other dashes, another shade."""
     _, rules = split_label(base + ending)
     name = f"{STYLE[base].name} ({describe_rules(rules)})"
-    return STYLE[base]._replace(name=name, dashes=_DASHES.get(ending, _DASHES["long"]))
+    look = _DATA["endings"].get(ending, {"dashes": _DATA["dashes"]["long"], "mix": 0.2})
+    color = _mix_color(STYLE[base].color, look["mix"])
+    return STYLE[base]._replace(name=name, color=color, dashes=(0, tuple(look["dashes"])))
+
+
+def _mix_color(color: str, share: float) -> str:
+    """Return a colour with this share of white, or of black if the share is negative."""
+    channels = (int(color[start : start + 2], 16) for start in (1, 3, 5))
+    end = 255 * (share > 0)
+    return "#" + "".join(f"{round(one + abs(share) * (end - one)):02X}" for one in channels)
 
 
 # Tables sort by this order: routers follow all others, those with one rule together.
@@ -67,7 +74,7 @@ STYLE |= {
 def find_style(policy: str) -> Style:
     """Return a policy's style; one that is not in `STYLE` depends on the label only.
 
-    A base with a retry rule or a schedule has the base's colour.
+    A base with a retry rule or a schedule has the base's colour, lighter or darker.
     """
     if policy in STYLE:
         return STYLE[policy]

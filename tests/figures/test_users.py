@@ -1,12 +1,14 @@
 """Pictures of what users feel: what they show is what was recorded, and nothing overlaps."""
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.stats
 import yaml
 from composing import composed
 from fabricated import fabricate
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from cqbjax.cli import report
 from cqbjax.core.recorders.users import bin_times, time_bin
@@ -56,13 +58,14 @@ def test_dots_are_means_and_bars_their_intervals():
     assert set(drawn) == set(LABELS) and panel.get_xscale() == "log"
     for label, (dot, bars) in drawn.items():
         last = made.sel(policy=label, arrival_rate=0.7).isel(round=-1)
-        assert dot.get_xdata() == pytest.approx(float(last.dollars.mean()))
+        assert dot.get_xdata() == pytest.approx(1000 * float(last.dollars.mean()))
         assert dot.get_ydata() == pytest.approx(float(last.score.mean()))
         for axis, (name, bar) in enumerate(zip(("dollars", "score"), bars, strict=True)):
             ends = bar.get_segments()[0][:, axis]
             known = scipy.stats.ttest_1samp(last[name], 0.0).confidence_interval(0.95)
+            known = np.array(known) * (1000 if name == "dollars" else 1)
             np.testing.assert_allclose(ends, known, rtol=1e-6)
-    assert panel.get_xlabel() == "USD a satisfied query"
+    assert panel.get_xlabel() == "USD per 1,000 satisfied queries"
 
 
 def test_dots_of_a_sweep_are_joined_in_its_order_and_nobody_has_no_dot():
@@ -74,8 +77,17 @@ def test_dots_of_a_sweep_are_joined_in_its_order_and_nobody_has_no_dot():
     assert len(drawn["acqb"][0].get_xdata()) == 3 and len(drawn["random"][0].get_xdata()) == 2
     (title,) = [text.get_text() for text in figure.axes[0].texts]
     assert "joined: rho = 2, 5, 10" in title
-    shapes = users.choose_markers(["optimal", "acqb", "acqb_fallback", "zero"])
-    assert shapes["acqb"] != shapes["acqb_fallback"] and shapes["optimal"] != shapes["zero"]
+
+
+def test_the_line_joins_the_policies_that_no_other_beats_in_cost_and_score():
+    columns = ("policy", "mean", "mean_score")
+    rows = [("acqb", 2.0, 0.8), ("zero", 1.0, 0.7), ("random", 3.0, 0.6), ("optimal", 1.0, 0.5)]
+    cells = pl.DataFrame(rows, columns, orient="row")
+    ends = {f"{end}{of}": None for end in ("low", "high") for of in ("", "_score")}
+    panel = Figure().subplots()
+    users.draw_costs(panel, cells.with_columns(**ends), ["mean"])
+    (line,) = [one for one in panel.get_lines() if one.get_gid() == "pareto"]
+    np.testing.assert_allclose(line.get_xydata(), [(1000, 0.7), (2000, 0.8)])
 
 
 def test_the_line_is_the_share_that_is_there_for_longer():

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import scipy.stats
 import xarray as xr
+import yaml
 from fabricated import SKILL, SLICE, fabricate, row_of
 from markdown_it import MarkdownIt
 from matplotlib.colors import to_rgb
@@ -111,20 +112,43 @@ def test_styles_can_be_told_apart() -> None:
     looks = [(s.color, str(s.dashes), s.marker) for s in policy_styles.STYLE.values()]
     assert len(set(looks)) == len(looks)
     assert len({style.name for style in policy_styles.STYLE.values()}) == len(policy_styles.STYLE)
-    synthetic = [
-        "acqb",
-        "acqb_fifo",
-        "acqb_rr",
-        "acqb_random",
-        "cqb_eps",
-        "q_ths",
-        "q_ucb",
-        "random",
-    ]
-    for one, other in itertools.combinations(synthetic, 2):
-        a, b = (np.array(to_rgb(policy_styles.STYLE[x].color)) for x in (one, other))
-        assert np.abs(a - b).sum() > 0.25, (one, other)
     assert set(SKILL) <= set(policy_styles.STYLE)
+
+
+def drawn_policies(name: str) -> list[str]:
+    """The policies in the figure of a shipped experiment, whose defaults are read as files."""
+    study = yaml.safe_load((REPOSITORY / "conf" / "experiment" / f"{name}.yaml").read_text())
+    policies: list[str] = study.get("figure_policies", [])
+    for one in study.get("defaults", []):
+        if isinstance(one, str) and (REPOSITORY / f"conf/experiment/{one}.yaml").exists():
+            policies = policies or drawn_policies(one)
+        elif isinstance(one, dict):
+            policies = policies or one.get("override /policy", [])
+    return policies
+
+
+def color_distance(one: str, other: str) -> float:
+    """How different two policies' colours look: twice what a careful eye sees is about 5."""
+
+    def perceived(policy: str) -> np.ndarray:
+        channels = np.array(to_rgb(policy_styles.find_style(policy).color))
+        linear = np.where(channels > 0.04045, ((channels + 0.055) / 1.055) ** 2.4, channels / 12.92)
+        xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722],
+                        [0.0193, 0.1192, 0.9505]]) @ linear / [0.9505, 1, 1.089]  # fmt: skip
+        x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+        return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+    return float(np.linalg.norm(perceived(one) - perceived(other)))
+
+
+def test_policies_that_a_study_draws_together_have_different_colours() -> None:
+    close = [
+        (path.stem, one, other)
+        for path in sorted((REPOSITORY / "conf" / "experiment").glob("*.yaml"))
+        for one, other in itertools.combinations(drawn_policies(path.stem), 2)
+        if color_distance(one, other) < 8
+    ]
+    assert not close
 
 
 def test_a_users_own_policy_has_a_style_of_its_label() -> None:
@@ -531,8 +555,11 @@ def colours_off(one: Path, other: Path) -> np.ndarray:
     return np.abs(pixels[0] - pixels[1]).max(axis=-1)
 
 
-def test_a_base_with_another_rule_has_the_colour_of_the_base():
+def test_a_base_with_another_rule_has_a_lighter_or_darker_colour_of_the_base():
     style = policy_styles.find_style("thompson_fallback_least_served")
-    assert style.color == policy_styles.STYLE["thompson"].color
+    base = np.array(to_rgb(policy_styles.STYLE["thompson"].color))
+    np.testing.assert_allclose(to_rgb(style.color), 0.6 * base + 0.4, atol=1 / 255)
+    darker = to_rgb(policy_styles.find_style("thompson_recall").color)
+    np.testing.assert_allclose(darker, 0.65 * base, atol=1 / 255)
     assert style.name == "Thompson by LLM (fallback, least served)"
     assert policy_styles.find_style("lints_lifo").name == "LinTS (newest first)"
