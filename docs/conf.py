@@ -27,7 +27,6 @@ extensions = [
     "math_markup",
     "plain_docstrings",
     "stored_results",
-    "paper_items",
 ]
 
 # Markdown. Headings get anchors, so that pages can link to each other's sections.

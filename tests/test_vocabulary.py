@@ -22,7 +22,7 @@ def private(text: str, where: str) -> list[str]:
 def private_words(path: Path) -> list[str]:
     text = path.read_text()
     if path.suffix == ".md":
-        return private(re.sub(r"(?s)```.*?```|`[^`]*`|\]\([^)]*\)", " ", text), "prose")
+        return private(re.sub(r"(?s)<!--.*?-->|```.*?```|`[^`]*`|\]\([^)]*\)", " ", text), "prose")
     if path.suffix == ".yaml":
         return private("\n".join(re.findall("#.*", text)), "prose")
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))

@@ -1,13 +1,14 @@
-"""Extensions of the site: stored numbers, equations, plain docstrings."""
+"""Stored numbers in the pages; extensions of the site: equations, plain docstrings."""
 
 import os
+import re
 import sys
 
 import numpy as np
 import polars as pl
 import pytest
 from absent import absent
-from pages import REPOSITORY
+from pages import PAGES, REPOSITORY
 from tiers import cases
 
 import benchmarks as bench
@@ -16,17 +17,42 @@ from cqbjax import datasets
 CONF = """
 import sys
 sys.path[:0] = [{ext!r}]
-extensions = ["myst_parser", "math_markup", "plain_docstrings", "stored_results", "paper_items"]
+extensions = ["myst_parser", "math_markup", "plain_docstrings", "stored_results"]
 myst_enable_extensions = ["dollarmath"]
 exclude_patterns = ["tables"]
 """
-TABLE = """```{{stored}} synthetic
-:where: K=1 round={round}
-:policies: {policies}
-:value: throughput
-:also: acqb_minus paper_throughput
-```
+FILLED = [
+    page
+    for page in PAGES
+    if "\n<!-- end -->" in page.read_text() and page.parent.parent != REPOSITORY
+]
+TABLE = """<!-- stored synthetic
+where: K=1 round={round}
+policies: {policies}
+value: throughput
+also: acqb_minus paper_throughput
+-->
+
+<!-- end -->
 """
+
+
+@pytest.fixture
+def fill(monkeypatch):
+    """Return a function that fills the tables of a page of `docs/results/`."""
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs" / "_ext"))
+    import page_tables
+
+    return lambda text, name="page.md": page_tables.fill(
+        text, REPOSITORY / "docs" / "results" / name
+    )
+
+
+@pytest.mark.parametrize("page", FILLED, ids=lambda page: page.stem)
+def test_the_tables_of_a_page_are_those_that_are_stored(page, fill):
+    text = page.read_text()
+    message = "has old tables: write them by `python docs/_ext/page_tables.py`"
+    assert fill(text, page) == text, f"{page.name} {message}"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +77,8 @@ def build(tmp_path_factory):
     sys.path[:] = [path for path in sys.path if not path.endswith("_ext")]
 
 
-@pytest.mark.slow
-def test_a_page_shows_the_numbers_that_are_stored(build):
-    page, _ = build(TABLE.format(round=1000, policies="acqb random"))
+def test_a_page_shows_the_numbers_that_are_stored(fill):
+    page = fill(TABLE.format(round=1000, policies="acqb random"))
     stored = pl.read_csv(REPOSITORY / "results" / "tables" / "synthetic.csv").filter(
         (pl.col("K") == 1) & (pl.col("round") == 1000)
     )
@@ -61,59 +86,54 @@ def test_a_page_shows_the_numbers_that_are_stored(build):
     for label, name in (("acqb", "ACQB"), ("random", "RAND")):
         ends = (rows[label][f"throughput{end}"] for end in ("", "_low", "_high"))
         middle, low, high = (f"{one:.3f}" for one in ends)
-        assert f"<p>{name}</p>" in page and f"<p>{middle} [{low}, {high}]</p>" in page
+        assert f"\n| {name} | {middle} [{low}, {high}] |" in page
     assert f"{rows['random']['acqb_minus']:.3f}" in page
     assert "100 seeds; in brackets the 95% interval over seeds" in page and "[–]" not in page
+    assert fill(page) == page
 
 
-@pytest.mark.slow
-def test_a_table_names_its_proxy_dataset(build):
+def test_a_table_names_its_proxy_dataset(fill):
     text = TABLE.format(round=5000, policies="acqb").replace("synthetic", "mmlu_pro")
-    text = text.replace("K=1", "K=1 arrival_rate=0.6").replace(
-        "value: throughput", "value: gap_mean"
-    )
-    page, _ = build(text.replace(":also: acqb_minus paper_throughput\n", ""))
-    assert "standing in for a dataset with many LLMs" in page
+    text = text.replace("K=1", "K=1 arrival_rate=0.6").replace("throughput\nalso", "gap_mean\nalso")
+    page = fill(text.replace("also: acqb_minus paper_throughput\n", ""))
+    assert "standing in for a dataset with many LLMs" in page.replace("\n", " ")
 
 
-@pytest.mark.slow
-def test_a_page_marks_identical_seeds(build):
-    text = "```{stored} ablation_servers\n:where: K=1 round=last\n"
-    text += ":policies: optimal acqb\n:over: num_servers\n:value: gap_mean throughput\n```\n"
-    page, _ = build(text)
-    assert (
-        page.count("<p>0.0 [–]</p>") == 6 and page.count("[–]: no interval, of a single seed") == 1
+def test_a_page_marks_identical_seeds(fill):
+    text = "<!-- stored ablation_servers\nwhere: K=1 round=last\n"
+    text += (
+        "policies: optimal acqb\nover: num_servers\nvalue: gap_mean throughput\n-->\n<!-- end -->"
     )
+    page = fill(text)
+    assert page.count("| 0.0 [–] |") == 6 and page.count("[–]: no interval, of a single seed") == 1
     # Of throughput the table stores no interval.
     assert page.count("[–]") == 7
 
 
-@pytest.mark.slow
-def test_a_table_of_other_rows_than_policies_shows_all_of_them(build):
-    text = "```{stored} known_answers\n:rows: world\n:over: load\n:value: known simulated\n```\n"
-    page, _ = build(text)
+def test_a_table_of_other_rows_than_policies_shows_all_of_them(fill):
+    text = "<!-- stored known_answers\nrows: world\nover: load\nvalue: known simulated\n-->\n"
+    page = fill(f"{text}<!-- end -->")
     stored = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
-    assert page.count("<p>ρ = ") == 2 * stored["load"].n_unique()
+    assert page.count("| ρ = ") == 2 * stored["load"].n_unique()
     for row in stored.iter_rows(named=True):
         middle, low, high = (f"{row[f'simulated{end}']:.3f}" for end in ("", "_low", "_high"))
-        assert f"<p>{row['world']}</p>" in page and f"<p>{middle} [{low}, {high}]</p>" in page
-        assert f"<p>{row['known']:.3f}</p>" in page
+        assert f"\n| {row['world']} |" in page and f"| {middle} [{low}, {high}] |" in page
+        assert f"| {row['known']:.3f} |" in page
 
 
-@pytest.mark.slow
-def test_a_page_shows_what_the_benchmark_measured(build):
-    page, _ = build("```{measured} peers\n:section: peers\n```\n")
+def test_a_page_shows_what_the_benchmark_measured(fill):
+    page = fill("<!-- measured peers peers -->\n<!-- end -->")
     report = bench.load(REPOSITORY / "results" / "bench" / "peers.json")
     for row in report["sections"]["peers"]:
         for shown in (row["peer"], f"{row['batch_rounds_a_second']:,.0f}"):
-            assert f"<p>{shown}</p>" in page
-    assert report["machine"]["cpu"] in page and report["finished"] in page
+            assert f"| {shown} |" in page
+    assert report["machine"]["cpu"] in page.replace("\n", " ") and report["finished"] in page
     for name, section, message in (
         ("peers", "start", "no rows of start"),
         ("no", "x", "is missing"),
     ):
-        _, warned = build(f"```{{measured}} {name}\n:section: {section}\n```\n")
-        assert message in warned
+        with pytest.raises(ValueError, match=message):
+            fill(f"<!-- measured {name} {section} -->\n<!-- end -->")
 
 
 def test_readme_has_the_stored_table_of_peers():
@@ -130,19 +150,19 @@ UNSTORED = [
     (("round=1000", "round=999"), "has no such row: acqb"),
     (("K=1 ", ""), "`where` leaves 2 rows of acqb"),
     (("K=1", "k=1"), "has no column k"),
-    ((":policies: acqb", ":rows: rule"), "has no column rule"),
-    (("K=1 round=1000\n:policies: acqb", "K=9"), "`where` leaves no row"),
-    ((":value: throughput", ":value: speed"), "has no column speed"),
+    (("policies: acqb", "rows: rule"), "has no column rule"),
+    (("K=1 round=1000\npolicies: acqb", "K=9"), "`where` leaves no row"),
+    (("value: throughput", "value: speed"), "has no column speed"),
+    (("value: throughput", "values: throughput"), "synthetic: no option values"),
 ]
 
 
 @pytest.mark.parametrize(
     ("change", "message"), cases(UNSTORED, [UNSTORED[3][0], UNSTORED[4][0]], several=True)
 )
-def test_a_table_that_is_not_stored_is_an_error(build, change, message):
-    text = TABLE.format(round=1000, policies="acqb").replace(*change, 1)
-    _, warned = build(text)
-    assert message in warned
+def test_a_table_that_is_not_stored_is_an_error(fill, change, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fill(TABLE.format(round=1000, policies="acqb").replace(*change, 1))
 
 
 def test_links_to_stored_tables_lead_to_their_pages(build):
@@ -166,18 +186,18 @@ def test_intervals_stay_on_one_line_and_names_may_be_broken(build):
     )
 
 
-@pytest.mark.slow
-def test_a_page_shows_the_papers_items_and_what_became_of_them(build):
+def test_a_page_shows_the_papers_items_and_what_became_of_them(fill):
     from reproduction.paper import catalogue
 
-    page, warned = build("```{states}\n```\n\n```{items} condition assumption\n```\n")
-    some = [one for one in catalogue.load_items() if one.kind in ("condition", "assumption")]
-    assert page.count("<tr") == len(some) + len(catalogue.STATES) + 2
-    assert "Assumption 2" in page and "no kappa below 4 is admissible" in page
+    kinds = ("condition", "assumption")
+    page = fill(f"<!-- states -->\n<!-- end -->\n<!-- items {' '.join(kinds)} -->\n<!-- end -->")
+    some = [one for one in catalogue.load_items() if one.kind in kinds]
+    assert page.count("\n| ") == len(some) + len(catalogue.STATES) + 2
+    assert "| Assumption 2 |" in page and "no kappa below 4 is admissible" in page
     states = [one.state for one in catalogue.load_items()]
-    assert f"<p>{states.count('missing')}</p>" in page
-    _, warned = build("```{items} sonnet\n```\n")
-    assert "the paper has no sonnet" in warned
+    assert f"| {states.count('proxy')} |" in page
+    with pytest.raises(ValueError, match="the paper has no sonnet"):
+        fill("<!-- items sonnet -->\n<!-- end -->")
 
 
 @pytest.mark.slow
@@ -218,33 +238,29 @@ def test_docstrings_are_plain_text(build):
     assert lines[2:] == ["Letters::", "", "    T_  rounds", "", "x\\_"]
 
 
-@pytest.mark.slow
-def test_tables_of_real_prompts_note_that_the_best_llm_of_each_satisfies(build):
-    real = TABLE.replace("synthetic", "mmlu_pro").replace(
-        ":also: acqb_minus paper_throughput\n", ""
-    )
+def test_tables_of_real_prompts_note_that_the_best_llm_of_each_satisfies(fill):
+    real = TABLE.replace("synthetic", "mmlu_pro").replace("also: acqb_minus paper_throughput\n", "")
     real = real.replace("round={round}", "round={round} arrival_rate=0.4")
-    page, _ = build(real.format(round=5000, policies="acqb random"))
+    page = fill(real.format(round=5000, policies="acqb random")).replace("\n", " ")
     sentence = "The best LLM of every prompt of MMLU-Pro satisfies with probability .99"
     assert f"{sentence}, including the 664 of 12,002" in page
-    page, _ = build(TABLE.format(round=1000, policies="acqb random"))
-    assert "The best LLM of every prompt" not in page
-    sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
-    import stored_results
+    page = fill(TABLE.format(round=1000, policies="acqb random"))
+    assert "The best LLM of every prompt" not in page.replace("\n", " ")
+    import page_tables
 
-    assert stored_results._describe_rescaling("MMLU-Pro", "min_max=False") == ""
+    assert page_tables.describe_rescaling("MMLU-Pro", "min_max=False") == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["mmlu_pro", "routerbench", "paretobandit"])
 def test_so_many_prompts_as_the_pages_say_have_no_llm_that_is_right(dataset, shared_data):
     sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
-    import stored_results
+    import page_tables
 
     source = datasets.dataset_source(dataset, shared_data)
-    if source.table.name not in stored_results.UNSOLVED:
+    if source.table.name not in page_tables.UNSOLVED:
         absent(f"{source.table.name} is not the table that the pages are about")
     nobody = source.table.performance.max(axis=1) <= 0
-    unsolved = stored_results.UNSOLVED[source.table.name]
+    unsolved = page_tables.UNSOLVED[source.table.name]
     assert unsolved == (source.table.num_prompts, int(nobody.sum()))
     np.testing.assert_allclose(source.probabilities.max(axis=1), 0.99)
