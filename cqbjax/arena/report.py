@@ -32,7 +32,6 @@ TABLE = "table.csv"
 TAUS = np.linspace(-0.2, 1.0, 61)
 DOTS_PER_INCH, PAGE_DOTS_PER_INCH = 90, 110  # of the pictures, which are wide
 MOST_PROFILES = 8  # more lines cannot be distinguished by eye
-EXTRA_CSS = "tr.entrant > * { background: #fff3c4; } figure { margin: 1rem 0; }"
 # The columns of a task's table on the page, with their headings.
 COLUMNS = {
     "gap": "Gap, queries", "score": "Score", "behind": "Behind the best", "time": "Time in system",
@@ -95,15 +94,13 @@ def write_report(
         names = boards.list_columns(("gap", "score", "behind"))
         own = table.filter(policy=entrant).select("task", "group", "standing", "seeds", *names)
         tables.print_table(own, f"{entrant}, task by task", console)
-    columns = [name for name in COLUMNS if table[name].is_not_null().any()]
     text = fill_template(
         HERE / "arena.html.j2",
         {"interval": format_interval, "style_name": lambda label: find_style(label).name},
-        css=f"{STYLES.read_text()}\n{EXTRA_CSS}", entrant=entrant,
+        css=STYLES.read_text(), entrant=entrant,
         title=f"{entrant} in the arena" if entrant else "The arena",
         tracks={name: frame.to_dicts() for name, frame in tracks.items()},
-        tasks=_describe_tasks(table, made), columns=columns,
-        heads=["Policy", "Group", *(COLUMNS[name] for name in columns), "From"],
+        tasks=_describe_tasks(table, made), columns=COLUMNS,
         figures=[{"caption": text, "data": _embed(one)} for text, one in pictures.items()],
         cards=[] if entrant else _describe_policies(table, made, composer),
         looks=max((note["looks"].get(entrant, 1) for note in made.notes.values()), default=1),
