@@ -223,7 +223,8 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
         rows=np.asarray([[2, 0], [1, 3], [1, 3], *[[3, 3]] * 4, [0, 1]], np.int32),
         counts=np.asarray([2, 2, 2, 0, 0, 0, 0, 1], np.int32),
     )
-    bears = np.full((8, 2), 9, np.int32)
+    # Only rounds in the queue count: no query but these two waits for two of them.
+    bears = np.full((8, 2), 2, np.int32)
     bears[1] = 2, 1
     users = [Impatience(attempts=2, pretends=1.0), Patient(rounds=bears), Orbit(delays=[3])]
     service = [

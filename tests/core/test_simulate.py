@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import observations, platforms, rng, simulate
+from cqbjax.core import attempts, observations, platforms, rng, simulate
+from cqbjax.core.carry import PendingFeedback
 from cqbjax.core.instances import Instance, choice_uniform
 from cqbjax.core.types import (
     DOWN_UTILITY,
     LONG_WAIT,
     Action,
+    Observation,
     PreferenceDrift,
     Problem,
     Queue,
@@ -113,6 +115,23 @@ def test_a_verdict_that_is_kept_is_of_a_server_and_a_query_or_a_prompt():
     assert len(np.unique(drawn)) == 6 and (drawn[1] == drawn[2]).all()
     np.testing.assert_array_equal(verdicts("query", again), drawn)
     assert (np.asarray(verdicts("attempt", asked)) == 0.5).all()
+
+
+def test_late_feedback_is_of_the_query_that_was_attempted():
+    """Another one may have its slot by now; the others are shown as they are."""
+    contexts, prompts = DRAW.normal(size=(5, 2)), 10 * np.arange(5)
+    now = Queue(*map(jnp.asarray, ([4, 1], [7, 9], [0, 0])))
+    seen = Observation(
+        None, 9, now, jnp.asarray(contexts[[4, 1]]), True, 1, jnp.asarray(prompts[[4, 1]]), None
+    )
+    action = Action(0, jnp.asarray([1]), False)
+    feedback = PendingFeedback(Queue(*map(jnp.asarray, (2, 3, 1))), action, 0, True)
+    world = Workload(jnp.asarray(contexts), None, None, jnp.asarray(prompts))
+    shown = attempts._restore_query(seen, Instance(None, world, None, None), feedback)
+    for field, known in (("row", [2, 1]), ("arrived", [3, 9]), ("served", [1, 0])):
+        assert getattr(shown.queue, field).tolist() == known
+    np.testing.assert_allclose(shown.features, contexts[[2, 1]], rtol=1e-6)
+    assert shown.prompts.tolist() == [20, 10]
 
 
 @pytest.mark.parametrize("valid", [True, False])

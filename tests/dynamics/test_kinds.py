@@ -40,10 +40,10 @@ DRAWS = HORIZON * 2
 INFINITE = float("inf")
 
 
-def drawn(kind):
+def drawn(kind, problem=PROBLEM):
     """Draw what a kind draws."""
-    kind.check(PROBLEM)
-    return jax.tree.map(np.asarray, kind.draw(KEY, PROBLEM))
+    kind.check(problem)
+    return jax.tree.map(np.asarray, kind.draw(KEY, problem))
 
 
 def near(share, known, number=DRAWS):
@@ -146,6 +146,11 @@ def test_servers_are_down_for_their_share_of_rounds_in_stretches():
     np.testing.assert_array_equal(joins[:, 0], rounds <= 9)
     np.testing.assert_array_equal(joins[:, 1], rounds >= 7)
     assert joins[:, 2].all() and Outages().available(joins[0]).tolist() == [True, False, True]
+
+
+def test_outages_are_as_frequent_in_the_first_rounds_as_later():
+    down = ~drawn(Outages(share=0.25, length=50.0), PROBLEM._replace(num_servers=4000, horizon=9))
+    assert all(near(share, 0.25, 4000) for share in down.mean(axis=1))
 
 
 def test_feedback_is_lost_with_its_probability():

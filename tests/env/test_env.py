@@ -165,6 +165,16 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep():
     assert len({*drawn.tolist()}) == 3 and all(0 <= one < rng.MAX_SEED for one in drawn)
 
 
+def test_one_seed_starts_each_run_of_a_vector_by_the_next():
+    pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
+    from cqbjax.gymnasium_env import GymnasiumVectorEnv
+
+    several, started = GymnasiumVectorEnv(3, Env(SOURCE, 0.6, horizon=5, capacity=4)), []
+    several._runs.reset = lambda seeds: started.append(seeds) or ({}, {"action_mask": ()})
+    assert several.reset(seed=7)[1]["seed"].tolist() == [7, 8, 9] == started[-1].tolist()
+    assert several.reset(seed=[5, 0, 5])[1]["seed"].tolist() == [5, 0, 5] == started[-1].tolist()
+
+
 def test_several_at_a_time_are_refused():
     source = with_dynamics(
         sources.ArrivalWrapper(source=SOURCE, process=sources.BatchArrivals()),

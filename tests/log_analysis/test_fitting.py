@@ -131,6 +131,20 @@ def test_gaps_that_the_end_of_the_log_cuts_off_weigh_more(tmp_path):
     assert naive < 488 and abs(gaps.mean() - 500) < 9
 
 
+def test_a_profile_has_the_hours_of_the_day_of_the_log(tmp_path):
+    draw, size, day = np.random.default_rng(0), 800, 86_400
+    asked = draw.integers(0, 5, size) * day + draw.uniform(9, 12, size) * 3600
+    rows = [
+        {"timestamp": 19_700 * day + time, "user": f"u{i}", "prompt": f"number {i}", "model": "m"}
+        for i, time in enumerate(np.sort(asked))
+    ]
+    log, found = read(tmp_path, pl.DataFrame(rows))
+    arrivals = scenario.measure_timing(log, found, None, None, True)[0].arrivals
+    # The first arrival is between nine and ten.
+    assert ((arrivals + 3600) % day < 4 * 3600).all() and arrivals[-1] > 4 * day
+    assert abs(len(arrivals) - size) < 5 * size**0.5
+
+
 def test_short_logs_are_refused(tmp_path):
     frame, _ = generate_log(6, queries=300, hours=0.1, marked=True)
     log, found = read(tmp_path, frame)

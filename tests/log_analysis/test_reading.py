@@ -153,8 +153,11 @@ def test_a_retry_must_come_within_the_gap(tmp_path):
     assert (retries.find_retries(log).before >= 0).sum() == 32
     assert (retries.find_retries(log, max_gap=5.0).before >= 0).sum() == 0
     # The next request of a user comes 7.5 seconds after the answer: the last ones have no retry.
-    labelled = retries.find_labelled(log, retries.find_retries(log))
+    found = retries.find_retries(log)
+    labelled = retries.find_labelled(log, found)
     assert labelled.sum() == 32
+    # Each of the others was retried, of either LLM.
+    assert summary.tabulate_models(log, found, retries.MAX_GAP)["retried"].to_list() == [1.0, 1.0]
 
 
 def test_nothing_of_prompts_or_users_is_held(tmp_path):
@@ -172,6 +175,8 @@ def test_describe_says_what_is_missing_and_why_retries_are_not_found(tmp_path, m
 
     text = call(str(write(tmp_path, rows())))
     assert "40 requests of 40 rows, 2 LLMs, 8 users" in text and "80.0% of requests" in text
+    text = call(str(write(tmp_path, rows())), "max_gap=5")
+    assert "within 5 s of the answer: 0.0% of requests" in text
     alone = [{key: one[key] for key in ("timestamp", "model")} for one in rows()]
     text = call(str(write(tmp_path, alone)))
     assert "No retries: the log marks no retries and has no user" in text

@@ -224,6 +224,36 @@ def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, 
         assert (zero.schedule, knn.schedule) == ("oldest", "joint")
 
 
+def test_a_fit_is_not_reused_where_what_it_learns_from_differs(dataset, tmp_path):
+    table, noise = dataset.table, np.random.default_rng(0).uniform(0.1, 0.9, dataset.cost.shape)
+    changed = {
+        "performance": (KNN(grid=(3,)), {"table": dataclasses.replace(table, performance=noise)}),
+        "cost": (KNN(grid=(3,)), {"cost": noise}),
+        "departures": (Logistic(ridges=(1.0,)), {"probabilities": noise}),
+    }
+    for name, (router, values) in changed.items():
+        for one in (dataset, dataclasses.replace(dataset, **values)):
+            data = fits.make_fit_data(one, tmp_path)
+            (fitted,) = fits.predict_utilities({5: router}, data).values()
+            parts = one.split(5)
+            anew = router.fit(data.offline(parts.offline), rho=data.rho, seed=5)
+            known = anew.predict(one.embeddings[parts.pool])
+            np.testing.assert_allclose(fitted, known, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_head_trains_on_the_offline_split_of_its_seed(dataset, tmp_path, monkeypatch):
+    marked = []
+
+    def fit_heads(keys, embeddings, utilities, available, config):
+        marked.extend(available)
+        return {"weights": np.zeros((len(keys), 1), np.float32)}, None
+
+    monkeypatch.setattr(projection, "fit_heads", fit_heads)
+    projection.train_heads(SMALL_HEAD, fits.make_fit_data(dataset, tmp_path), SEEDS)
+    for rows, seed in zip(marked, SEEDS, strict=True):
+        np.testing.assert_array_equal(np.flatnonzero(rows), dataset.split(seed).offline)
+
+
 def garbled(dataset: DatasetSource, seed: int, rows: np.ndarray) -> DatasetSource:
     """Replace scores, costs and embeddings of these rows, all but the embeddings of the pool."""
     noise = np.random.default_rng(1)

@@ -12,9 +12,10 @@ from cqbjax import policies, sources
 from cqbjax.cli._compose import list_bases
 from cqbjax.core import rng
 from cqbjax.core.labels import split_label
-from cqbjax.core.types import Observation, Problem, Queue
+from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 from cqbjax.experiments.grid import compose
 from cqbjax.policies.context_free_bandits import LlmCounts
+from cqbjax.policies.exploration import ForcedState
 from cqbjax.policies.linear_bandit import Ridge
 from cqbjax.policies.retries import Tally
 
@@ -37,6 +38,25 @@ def test_forced_exploration_around_acqb_is_that_of_acqb(exploration):
     assert data.explored.sel(policy="whole").sum() > 0
     for name in ("queue_length", "regret", "explored"):
         assert_array_equal(data[name].sel(policy="whole"), data[name].sel(policy="within"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Hears:
+    """A policy whose state is the feedback that it was given last."""
+
+    def update(self, state, observation, action, feedback):
+        return feedback
+
+
+@pytest.mark.parametrize("explored", [True, False])
+@pytest.mark.parametrize("valid", [True, False])
+def test_a_policy_learns_also_from_rounds_that_are_forced_to_explore(explored, valid):
+    policy, state = policies.ForcedExploration(policy=Hears()), ForcedState(None, jnp.int32(0))
+    action = Action(jnp.int32(1), jnp.asarray([2]), jnp.bool_(explored))
+    told = Feedback(jnp.int32(1), jnp.bool_(valid))
+    after = policy.update(state, observe(None), action, told)
+    assert (int(after.within.choice), bool(after.within.valid)) == (1, valid)
+    assert int(after.turn) == (explored and valid)
 
 
 def observe(counts):
