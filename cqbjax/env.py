@@ -227,9 +227,9 @@ class Env:
     def action_mask(self, observation: Observation) -> tuple[Array, Array]:
         """Mark the valid slots [C] bool and the valid assortments [num_assortments] bool.
 
-        A slot is valid if a query waits in it. In an empty queue slot 0 alone is valid, since every
-        action is discarded. An assortment is valid if at least one of its servers is available, or
-        if no server is.
+        A slot is valid if a query waits in it. If the queue is empty, only slot 0 is valid; the
+        environment discards the action. An assortment is valid if at least one of its servers is
+        available, or if no server is.
         """
         slots = queueing.mark_waiting(observation.queue)
         slots = slots | (~jnp.any(slots) & (jnp.arange(self.capacity) == 0))

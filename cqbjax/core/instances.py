@@ -44,8 +44,8 @@ def draw_instance(
         source: where queries come from.
         arrival_rate: [] lambda, queries a round.
         problem: shapes.
-        run_length: T as numbers if `problem` has a longer, padded horizon; rounds after T are not
-            drawn.
+        run_length: T and T^(-1/2) of the run, if `problem` has a longer, padded horizon; rounds
+            after T are not drawn. None: the horizon of `problem` is T.
 
     Raises:
         ValueError: a round may have several arrivals, and the source does not draw them.

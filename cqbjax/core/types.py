@@ -267,8 +267,8 @@ class Feedback(NamedTuple):
         valid: [] bool whether feedback arrives in this round. False if the queue was empty, no
             server answered, or the feedback is lost or comes later; the policy must then learn
             nothing.
-        number: [] int32 number of the attempt, from 1 to T c; None if c = 1, where it equals the
-            round.
+        number: [] int32 number of the attempt, from 1 to T times c, for c service channels. None if
+            c = 1: the number of the attempt is then the round.
     """
 
     choice: Array
@@ -324,7 +324,7 @@ class Policy(Protocol):
     def update(
         self, state: Any, observation: Observation, action: Action, feedback: Feedback
     ) -> Any:
-        """Learn from one choice; if `feedback.valid` is False, no later decision may change."""
+        """Learn from one choice; if `feedback.valid` is False, the call must affect no decision."""
 
 
 def read_needs(policy: Any) -> Needs:

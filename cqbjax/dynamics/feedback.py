@@ -12,8 +12,8 @@ from cqbjax.core.types import Problem
 class DelayedFeedback(ServiceModel):
     """A policy learns from an attempt some rounds after its end.
 
-    The query itself departs, or waits again, at once. When the feedback arrives, the observation
-    that `update` receives has the features of that query in the slot that the query had.
+    The query itself departs, or waits again, at once. When the feedback arrives, `update`
+    receives an observation in which the query's features are in the query's former slot.
 
     Attributes:
         delay: rounds by which feedback is late; the feedback of round t is known from round t +

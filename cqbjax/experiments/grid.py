@@ -177,7 +177,8 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
     Args:
         config: configuration of the study; its key `grid` names the keys `a.b.c` whose list spans
             the grid.
-        swept: key -> value in which the configuration differs from others of a multirun.
+        swept: the keys that the command sweeps, with their values in this configuration. One
+            command runs several configurations, which differ in these keys.
 
     Raises:
         ValueError: a key has a value that is not allowed, or no policy runs at a point.

@@ -101,7 +101,8 @@ class StudyType:
         Args:
             points: all combinations, from `grid.compose`.
             config: configuration of the study.
-            swept: key -> value in which the configuration differs from others of a multirun.
+            swept: the keys that the command sweeps, with their values in this configuration. One
+                command runs several configurations, which differ in these keys.
 
         Raises:
             ValueError: a key has a value that is not allowed.
@@ -159,7 +160,7 @@ class StudyType:
 
         Args:
             points: each with the policies that will run.
-            min_shards: as many shards as possible up to this number.
+            min_shards: least number of shards, if there are enough points: no point is divided.
         """
         return [
             [one._replace(policies={label: policy})]
@@ -195,8 +196,8 @@ class StudyType:
             progress: receives compiling and rounds.
 
         Returns:
-            Any variables over the dimension `policy`, whose coordinate has the labels, and over
-            others with coordinates; text and numbers as attributes.
+            Variables of any names. Their dimensions are `policy`, with the labels as coordinate,
+            and others, each with a coordinate. Attributes are text and numbers.
         """
         raise NotImplementedError(f"{type(self).__name__} must define how a point is measured")
 
@@ -249,7 +250,8 @@ def prepare_points(
         config: configuration of the study.
         make: instantiates a configuration.
         make_policies: instantiates policies, by label.
-        swept: key -> value in which the configuration differs from others of a multirun.
+        swept: the keys that the command sweeps, with their values in this configuration. One
+            command runs several configurations, which differ in these keys.
         cache: objects made before, by their configuration; new objects are added.
         points: from `grid.compose`, if it was called before.
 

@@ -97,7 +97,7 @@ class TrainedRouter:
 
 @dataclasses.dataclass(frozen=True)
 class ProjectedPolicy:
-    """A policy whose contexts are projected by a contrastive head: ACQB-CL around ACQB.
+    """A policy on contexts that a contrastive head projects; with ACQB as `base` it is ACQB-CL.
 
     Attributes:
         base: the policy.

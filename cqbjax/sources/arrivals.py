@@ -201,7 +201,7 @@ class ArrivalWrapper(SourceWrapper):
         self.source.check(seeds, arrival_rate, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw T * A rounds of the inner source; the queries of A inner rounds go to one round."""
+        """Draw T * A rounds of the inner source; A of them, one per arrival, make one round."""
         most = self._max_arrivals
         longer = problem._replace(horizon=problem.horizon * most, max_arrivals=1)
         workload: Workload = self.source.draw_workload(key, arrival_rate, longer)

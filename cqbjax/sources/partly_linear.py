@@ -16,7 +16,7 @@ SAMPLE_SEEDS, SAMPLE_ROUNDS = 16, 512
 
 @pytree
 class PartlyLinear:
-    """Query x satisfies by u_j(x) = a_j + scale (sqrt(s) z'theta_j + sqrt(1 - s) e_jx).
+    """The utility of server j for query x is a_j + scale (sqrt(s) z'theta_j + sqrt(1 - s) e_jx).
 
     The direction z is uniform on the unit sphere of R^(d-1), theta_j and e_jx are standard normal,
     and a_j is normal with mean `level` and standard deviation `spread`. A run draws a_j and theta_j
