@@ -165,6 +165,13 @@ def test_a_table_that_is_not_stored_is_an_error(fill, change, message):
         fill(TABLE.format(round=1000, policies="acqb").replace(*change, 1))
 
 
+def test_pages_that_the_search_prefers_exist():
+    scorer = (REPOSITORY / "docs" / "_static" / "scorer.js").read_text()
+    named = re.findall(r'^  "?([\w/]+)"?: "', scorer, re.MULTILINE)
+    assert len(named) > 10
+    assert all((REPOSITORY / "docs" / f"{name}.md").is_file() for name in named)
+
+
 def test_links_to_stored_tables_lead_to_their_pages(build):
     sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
     import stored_results
