@@ -5,6 +5,7 @@ import numpy as np
 from cqbjax.core.recorders import OPTIONAL, queries
 from cqbjax.core.recorders.queries import GAVE_UP, SATISFIED, THERE
 from cqbjax.core.recorders.users import QUANTILES, time_bin
+from cqbjax.results.summaries import add_time_per_arrival
 
 # Of every source, and of those that know costs and scores.
 OF_TABLES = ("dollars", "score")
@@ -59,6 +60,8 @@ def check_time(run, rows):
     ages = (rounds[-1] - rows["arrival"])[~gone].sum()
     # N(t) is recorded after round t - 1, and nobody is there in round 1.
     assert inside[:-1].sum() == sojourns + ages
+    mean = add_time_per_arrival(run).time_per_arrival
+    np.testing.assert_allclose(mean, (sojourns + ages) / len(gone), rtol=1e-5)
 
 
 def check_recorders(run, rows, horizon):

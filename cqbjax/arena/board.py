@@ -18,11 +18,15 @@ import xarray as xr
 from cqbjax.arena import scores
 from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.summaries import add_time_per_arrival
 
 SHIPPED = Path(__file__).resolve().parent / "board"
 NUMBERS, NOTES = "board.parquet", "board.json"
 # Column -> the recorded array whose last value it holds.
-FINAL = {"time": "time_mean", "attempts": "attempts", "gave_up": "gave_up", "dollars": "dollars"}
+FINAL = {
+    "time": "time_mean", "time_per_arrival": "time_per_arrival", "attempts": "attempts",
+    "gave_up": "gave_up", "dollars": "dollars",
+}  # fmt: skip
 SCHEMA = {
     "task": pl.String, "policy": pl.String, "seed": pl.Int64, "gap": pl.Float64,
     "queue": pl.Float64, "served": pl.Int64, **dict.fromkeys(FINAL, pl.Float64),
@@ -56,7 +60,7 @@ def tabulate_point(point: xr.Dataset, task: str) -> pl.DataFrame:
         point: a point of a sweep at one arrival rate, the oracle among its policies.
         task: its name.
     """
-    one = point.isel(arrival_rate=0)
+    one = add_time_per_arrival(point).isel(arrival_rate=0)
     done = one["departures"]
     arrays = {
         "gap": (done.sel(policy=OPTIMAL) - done).mean("round"),
@@ -86,11 +90,15 @@ def write_board(board: Board, folder: Path) -> list[Path]:
 
 
 def read_board(folder: Path | None = None) -> Board:
-    """Read a board, by default the shipped one; an empty one if there is none."""
-    folder = folder or SHIPPED
+    """Read a board, by default the shipped one; an empty one if there is none.
+
+    A column that an older version did not write is null.
+    """
+    folder, empty = folder or SHIPPED, pl.DataFrame(schema=SCHEMA)
     if not (folder / NOTES).is_file():
-        return Board(pl.DataFrame(schema=SCHEMA), {})
-    return Board(pl.read_parquet(folder / NUMBERS), json.loads((folder / NOTES).read_text()))
+        return Board(empty, {})
+    rows = pl.concat([empty, pl.read_parquet(folder / NUMBERS)], how="diagonal")
+    return Board(rows, json.loads((folder / NOTES).read_text()))
 
 
 def find_known(board: Board, task: str, content: str, policies: Mapping[str, str]) -> set[str]:
@@ -165,7 +173,8 @@ def tabulate_policies(rows: pl.DataFrame) -> pl.DataFrame:
         `task`, `policy`, the columns of `scores.group_policies` (null for the oracle), `seeds`, and
         with 95% intervals `gap` (queries), `score` (0 random routing, 1 the oracle), `behind`
         (queries more than the best of the task, paired by seed), `time` (rounds in the system of
-        satisfied queries), `attempts`, `gave_up` and `dollars`; then `by`.
+        satisfied queries), `time_per_arrival` (of all arrivals), `attempts`, `gave_up` and
+        `dollars`; then `by`.
     """
     on = ("task", "policy")
     by = rows.group_by(on).agg(pl.col("by").first())

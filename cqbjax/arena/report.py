@@ -34,8 +34,9 @@ DOTS_PER_INCH, PAGE_DOTS_PER_INCH = 90, 110  # of the pictures, which are wide
 MOST_PROFILES = 8  # more lines cannot be distinguished by eye
 # The columns of a task's table on the page, with their headings.
 COLUMNS = {
-    "gap": "Gap, queries", "score": "Score", "behind": "Behind the best", "time": "Time in system",
-    "attempts": "Attempts", "gave_up": "Gave up", "dollars": "USD per query",
+    "gap": "Gap, queries", "score": "Score", "behind": "Behind the best",
+    "time_per_arrival": "Time in system", "attempts": "Attempts", "gave_up": "Gave up",
+    "dollars": "USD per query",
 }  # fmt: skip
 
 

@@ -23,8 +23,9 @@ from cqbjax.results.summaries import mean_ci
 
 DOLLARS, SCORE, TIMES = "dollars", "score", TimeInSystem.name
 WAITING, ELSEWHERE = "queue_length", ("away", "in_service")
-# Of many points one number is drawn: the 99th percentile of the time in system.
-LONG_TIME = "time_99"
+# Of many points one number is drawn: the mean time in system of all arrivals, or if it cannot be
+# computed, the 99th percentile of the satisfied queries.
+ALL_TIMES, LONG_TIME = "time_per_arrival", "time_99"
 MAX_PANELS = 9
 MAX_VALUES = 4  # of a key that a title lists
 # The ratio of costs from which their scale is logarithmic.
@@ -50,7 +51,8 @@ def draw_user_figures(
     if {DOLLARS, SCORE} <= recorded:
         yield "cost_quality", draw_cost_quality(points)
     if TIMES in recorded:
-        figure = draw_times(points) if few else draw_over_keys(points, LONG_TIME)
+        known = [name for name in (ALL_TIMES, LONG_TIME) if name in list_metrics(points)]
+        figure = draw_times(points) if few else draw_over_keys(points, known[0])
         yield "time_in_system", figure
     elsewhere = [name for name in ELSEWHERE if name in recorded]
     if elsewhere and few:

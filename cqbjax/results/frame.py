@@ -14,7 +14,13 @@ import xarray as xr
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.metrics import STANDARD, list_metrics
 from cqbjax.results.points import shape_of
-from cqbjax.results.summaries import ROUNDING, select_round, share_interval, t_quantile
+from cqbjax.results.summaries import (
+    ROUNDING,
+    add_time_per_arrival,
+    select_round,
+    share_interval,
+    t_quantile,
+)
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
 LAST = 2**62  # selects the last recorded round
@@ -77,7 +83,7 @@ def _stack_points(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> x
     recorded = same[0]["round"].values
     asked = recorded if rounds is None else [int(select_round(same[0], t)["round"]) for t in rounds]
     taken = np.unique(np.asarray(asked))
-    thin = [point.sel(round=taken) for point in same]
+    thin = [add_time_per_arrival(point).sel(round=taken) for point in same]
     data: dict[str, Any] = {
         str(name): (("point", *array.dims), np.stack([one[name].values for one in thin]))
         for name, array in thin[0].data_vars.items()

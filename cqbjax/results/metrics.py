@@ -14,7 +14,7 @@ import xarray as xr
 from cqbjax.core.inputs import suggest_names
 from cqbjax.core.labels import SERVER, SERVERS, split_names
 from cqbjax.results.points import RUN_DIMS, VARIABLES
-from cqbjax.results.summaries import queue_regret, throughput
+from cqbjax.results.summaries import add_time_per_arrival, queue_regret, throughput
 
 
 class Metric(NamedTuple):
@@ -65,7 +65,7 @@ STANDARD = {
 
 
 def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
-    """Return the metrics of user-defined and optional recorders."""
+    """Return the metrics of user-defined and optional recorders, and `time_per_arrival`."""
     return {
         str(name): Metric(
             itemgetter(str(name)),
@@ -73,7 +73,7 @@ def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
             str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
             of_run="round" not in array.dims, share=array.attrs.get("units") == "", server=server,
         )
-        for point in points
+        for point in map(add_time_per_arrival, points)
         for name, array in point.data_vars.items()
         if name not in VARIABLES and {*RUN_DIMS[:3]} <= {*array.dims} <= {*RUN_DIMS}
         for server in [_name_server(array, point)]
@@ -114,7 +114,7 @@ def list_panels(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list
 def _find_curves(points: Sequence[xr.Dataset]) -> list[str]:
     """Return recorded metrics with a value per round, except those by server (too many panels)."""
     return [
-        name for name in find_recorded(points)
+        name for name, metric in find_recorded(points).items() if not metric.of_run
         if all("round" in one[name].dims and SERVER not in one[name].attrs for one in points)
     ]  # fmt: skip
 

@@ -6,6 +6,7 @@ contexts and choice uniforms.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,12 @@ ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")
 MOST_SPARSE = 2
 # Differences up to this one are rounding errors.
 ROUNDING = 1e-12
+# What must be recorded beside the queue to count all arrivals, by model; of other models, all.
+LEAVING = ("gave_up", "away", "in_service")
+OUTSIDE_QUEUE: dict[str, tuple[str, ...]] = {
+    "impatient": ("gave_up",), "orbit": ("away",), "rounds": ("in_service",),
+    **dict.fromkeys(("count", "late", "lost", "outages", "prices"), ()),
+}  # fmt: skip
 
 
 def queue_regret(ds: xr.Dataset) -> xr.DataArray:
@@ -36,6 +43,35 @@ def queue_regret(ds: xr.Dataset) -> xr.DataArray:
         over seeds estimates the paper's queue length regret.
     """
     return (ds["queue_length"] - ds["optimal_queue_length"]).rename("queue_regret")
+
+
+def add_time_per_arrival(point: xr.Dataset) -> xr.Dataset:
+    """Add `time_per_arrival`: the rounds that all arrivals were in the system, over their number.
+
+    Unlike `time_mean` it counts queries that were abandoned or are still in the system, so a policy
+    that leaves queries unserved does not look quick. It is exact if every round is recorded; else
+    the number in the system between two recorded rounds is taken from the earlier one.
+
+    Args:
+        point: with `departures` and `queue_length` over `round`.
+
+    Returns:
+        The point, without `time_per_arrival` if it has no `time_mean`, or if queries can be outside
+        the queue and were not recorded there: `gave_up`, `away` or `in_service`.
+    """
+    text = " and ".join(str(point.attrs.get(key, "")) for key in ("users", "service"))
+    models = re.findall(r"(?:^| and )(\w+)", text) + ["log"] * ("singletons" in point.attrs)
+    needed = {name for model in models for name in OUTSIDE_QUEUE.get(model, LEAVING)}
+    if "time_mean" not in point or not needed <= {*point}:
+        return point
+    present: Any = sum(point[n] for n in ("queue_length", "away", "in_service") if n in point)
+    left, waited = point["departures"], point["round"].diff("round", label="lower")
+    if "gave_up" in point:
+        left = left / (1 - point["gave_up"].fillna(0))
+    total, arrivals = (present * waited).sum("round"), (left + present).isel(round=-1, drop=True)
+    mean = (total / arrivals).astype(np.float32)
+    words = {"units": "rounds", "long_name": "Time in system of all arrivals", "better": "less"}
+    return point.assign(time_per_arrival=mean.assign_attrs(words))
 
 
 def throughput(ds: xr.Dataset) -> xr.DataArray:

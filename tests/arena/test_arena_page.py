@@ -23,8 +23,8 @@ def board():
     rows = [
         {
             "task": task, "policy": label, "seed": seed, "gap": gap * 10 + float(draw.normal()),
-            "queue": 1.0, "served": 9, "time": 3.0, "attempts": 1.5, "gave_up": 0.0,
-            "dollars": 0.002 if task == "retries" else None,
+            "queue": 1.0, "served": 9, "time": 2.0, "time_per_arrival": 3.0, "attempts": 1.5,
+            "gave_up": 0.0, "dollars": 0.002 if task == "retries" else None,
         }
         for task in TASKS for gap, label in enumerate(LABELS) for seed in range(10)
     ]  # fmt: skip

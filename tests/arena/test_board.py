@@ -37,6 +37,8 @@ def test_a_runs_gap_is_how_many_fewer_were_satisfied_on_average_over_rounds():
     # At the end of the run, whether it is read there or every round.
     assert rows["served"].to_list() == [3, 2, 2, 2]
     assert rows["attempts"].to_list() == [2, 5, 8, 11] and rows["time"].to_list() == [2, 3, 4, 5]
+    # Queries in the queue after rounds 2 and 4, two rounds each, over departures and last queue.
+    np.testing.assert_allclose(rows["time_per_arrival"], [4 / 3, 0, 1, 1], rtol=1e-6)
     assert rows["dollars"].null_count() == rows["gave_up"].null_count() == 4
 
 

@@ -1,5 +1,7 @@
 """Summaries against scipy.stats and arithmetic done by hand."""
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,7 +10,9 @@ import xarray as xr
 from fabricated import fabricate
 from tiers import cases
 
-from cqbjax.results import frame, summaries
+from cqbjax.results import frame, metrics, summaries
+
+DIMS = ("policy", "arrival_rate", "seed", "round")
 
 
 def test_mean_ci_is_scipys_t_interval() -> None:
@@ -83,6 +87,57 @@ def test_queue_regret_and_throughput_by_hand() -> None:
     expected = int(ds["queue_length"][2, 1, 0, 9]) - int(ds["optimal_queue_length"][1, 0, 9])
     assert int(regret[2, 1, 0, 9]) == expected
     assert float(rate[2, 1, 0, 9]) == int(ds["departures"][2, 1, 0, 9]) / 40
+
+
+def stranding(**attributes: Any) -> xr.Dataset:
+    """A query arrives in each of ten rounds: the first is never served, others leave after one."""
+    rounds = np.arange(1, 11)
+    each = {"queue_length": np.minimum(rounds, 2), "departures": np.maximum(rounds - 2, 0)}
+    arrays = {name: (DIMS, values[None, None, None]) for name, values in each.items()}
+    arrays["time_mean"] = DIMS[:3], np.ones((1, 1, 1))
+    coords = {"policy": ["x"], "arrival_rate": [1.0], "seed": [0], "round": rounds}
+    return xr.Dataset(arrays, coords, attributes)
+
+
+def test_a_policy_that_strands_queries_does_not_look_quick() -> None:
+    """Eight queries stayed one round, the first nine, and the last none: 17 / 10."""
+    made = stranding()
+    (row,) = (
+        frame.tabulate_runs([made], ["time_mean", "time_per_arrival"], [4, 10])
+        .filter(metric="time_per_arrival")
+        .to_dicts()
+    )
+    assert row["round"] == 10 and row["values"] == [pytest.approx(1.7)]
+    assert made.time_mean.item() == 1
+    assert metrics.list_metrics([made])["time_per_arrival"].units == "rounds"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "recorded", "known"),
+    [
+        ({"service": "count (count 4)"}, [], True),
+        ({"users": "orbit (column seconds)"}, [], False),
+        ({"users": "orbit (column seconds)"}, ["away"], True),
+        ({"users": "impatient (attempts 3) and orbit (column seconds)"}, ["away"], False),
+        ({"users": "impatient (attempts 3) and orbit"}, ["away", "gave_up"], True),
+        ({"service": "rounds"}, ["away"], False),
+        ({"users": "mine"}, ["away", "gave_up"], False),
+        ({"singletons": 0.4}, [], False),
+    ],
+)
+def test_the_time_of_all_arrivals_needs_every_place_where_queries_can_be(
+    attributes: dict[str, Any], recorded: list[str], known: bool
+) -> None:
+    made = stranding(**attributes)
+    for name in recorded:
+        made[name] = 0.0 * made["departures"] + (0.2 if name == "gave_up" else 1)
+    point = summaries.add_time_per_arrival(made)
+    assert ("time_per_arrival" in point) == known
+    if known:
+        # One more is away in each round, and a fifth of those who left gave up.
+        rounds, arrivals = 17 + 9 * ("away" in recorded), 10 + ("away" in recorded)
+        arrivals += 2 * ("gave_up" in recorded)
+        assert point.time_per_arrival.item() == pytest.approx(rounds / arrivals)
 
 
 def test_pairing_narrows_the_interval_of_coupled_runs() -> None:
