@@ -48,9 +48,9 @@ def encode_png(figure: Figure, dots: int = DOTS_PER_INCH) -> bytes:
     """Return a figure as a PNG with a palette of 256 colours."""
     drawn, buffer = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=dots, metadata={"Software": None})
-    # Refined by k-means, so that large pale areas keep their tint.
-    reduced = Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=4)
-    reduced.save(buffer, format="PNG", optimize=True, dpi=(dots, dots))
+    # Coverage keeps the colours of small dots; k-means keeps the tint of large pale areas.
+    made = Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=4)
+    made.save(buffer, format="PNG", optimize=True, dpi=(dots, dots))
     return buffer.getvalue()
 
 

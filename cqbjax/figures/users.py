@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import TimeInSystem
 from cqbjax.core.recorders.users import bin_upper_edges
 from cqbjax.figures import panels
@@ -26,11 +27,9 @@ WAITING, ELSEWHERE = "queue_length", ("away", "in_service")
 # Of many points one number is drawn: the mean time in system of all arrivals, or if it cannot be
 # computed, the 99th percentile of the satisfied queries.
 ALL_TIMES, LONG_TIME = "time_per_arrival", "time_99"
-MAX_PANELS = 9
-MAX_VALUES = 4  # of a key that a title lists
-# The ratio of costs from which their scale is logarithmic.
-WIDE_RANGE = 8.0
-PER_QUERIES = 1000  # satisfied queries whose cost is drawn
+MAX_PANELS, MAX_VALUES = 9, 4  # of a figure; of a key that a title lists
+# Costs are of so many satisfied queries; from this ratio of costs their scale is logarithmic.
+PER_QUERIES, WIDE_RANGE = 1000, 8.0
 
 
 def draw_user_figures(
@@ -128,7 +127,7 @@ def _describe_lines(cell: pl.DataFrame, keys: Sequence[str], by: Sequence[str]) 
 
 
 def draw_costs(panel: Axes, cells: pl.DataFrame, order: Sequence[str]) -> None:
-    """Draw the policies of a panel, and the line of those with the best score for their cost.
+    """Draw policies, and a line through all but the oracle with the best score for their cost.
 
     Args:
         panel: with costs across, in USD per 1,000 satisfied queries.
@@ -152,7 +151,8 @@ def draw_costs(panel: Axes, cells: pl.DataFrame, order: Sequence[str]) -> None:
             if len(own) > 1 else "none", linewidth=1.0, elinewidth=1.0,
             zorder=3 if style.on_top else 2,
         )  # fmt: skip
-    best = cells.sort("mean", "mean_score", descending=[False, True]).filter(
+    others = cells.filter(pl.col("policy") != OPTIMAL)
+    best = others.sort("mean", "mean_score", descending=[False, True]).filter(
         pl.col("mean_score") > pl.col("mean_score").cum_max().shift(1, fill_value=-np.inf)
     )
     costs, line = cells["mean"].to_numpy(), best.select(pl.col("mean") * PER_QUERIES, "mean_score")

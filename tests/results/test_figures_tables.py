@@ -549,6 +549,19 @@ def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     assert (colours_off(tmp_path / "b.png", drawn) > 16).mean() > 0.05
 
 
+def test_a_small_dot_of_many_colours_keeps_its_colour() -> None:
+    figure = Figure(figsize=(4, 3))
+    panel = figure.subplots()
+    for at, label in enumerate(policy_styles.STYLE):
+        panel.plot(at, at % 7, "o", color=policy_styles.STYLE[label].color, markersize=3)
+        panel.fill_between([at, at + 9], at % 5, 6, color=f"C{at % 10}", alpha=0.08, linewidth=0)
+    encoded = Image.open(io.BytesIO(figure_files.encode_png(figure))).convert("RGB")
+    drawn = {tuple(one) for one in np.asarray(encoded).reshape(-1, 3).tolist()}
+    for style in policy_styles.STYLE.values():
+        color = np.round(255 * np.array(to_rgb(style.color)))
+        assert min(np.abs(color - one).max() for one in drawn) <= 12, style.name
+
+
 def colours_off(one: Path, other: Path) -> np.ndarray:
     """Return by how much each pixel differs, of 255."""
     pixels = [np.asarray(Image.open(path).convert("RGB"), int) for path in (one, other)]

@@ -1,0 +1,319 @@
+"""The pictures of the pages, drawn from committed tables and extracts; `figures.yaml` lists them.
+
+python -m reproduction.figures                  # all of them, into results/figures
+python -m reproduction.figures retry_aware      # one
+"""
+
+import math
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import matplotlib
+import numpy as np
+import polars as pl
+import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from cqbjax.figures.files import save_figure
+from cqbjax.figures.panels import (
+    PRINTED_POINTS,
+    VERBATIM,
+    add_legend,
+    fonts,
+    legend_lines,
+    line_options,
+)
+from cqbjax.figures.users import PER_QUERIES, draw_costs
+from cqbjax.results.frame import add_interval
+from cqbjax.results.policy_styles import find_style, sort_policies
+from reproduction import extracts
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+GREY = "#999999"
+LABEL_GAP = 0.075  # of a panel's height, between labels of lines
+MUTED: dict[str, Any] = {"color": "#BBBBBB", "linewidth": 0.8, "linestyle": "-", "marker": None}
+
+
+def load_pictures() -> dict[str, dict[str, Any]]:
+    """Return each picture's entry by the name of its file."""
+    pictures: dict[str, dict[str, Any]] = yaml.safe_load(
+        Path(__file__).with_suffix(".yaml").read_text()
+    )["pictures"]
+    return pictures
+
+
+def read_rows(panel: Mapping[str, Any], results: Path = RESULTS) -> pl.DataFrame:
+    """Return the rows that a panel draws: policy, `mean, low, high`, and columns of its setting.
+
+    They are rows of a table, whose column `value` is drawn, or of a frame of an extract, whose
+    metric `value` is drawn. `where` selects rows, `policies` their policies; `scale` multiplies.
+    """
+    value, scale = str(panel["value"]), panel.get("scale", 1)
+    if "extract" in panel:
+        made = extracts.read(results / "report" / "extracts" / panel["extract"])
+        settings = [{"point": i, **one["setting"]} for i, one in enumerate(made.notes["points"])]
+        frame = made.curves if panel["kind"] == "curves" else made.numbers
+        rows = add_interval(frame.filter(metric=value)).join(
+            pl.DataFrame(settings).cast({"point": frame.schema["point"]}), on="point"
+        )
+    else:
+        rows = pl.read_csv(results / "tables" / f"{panel['table']}.csv", infer_schema_length=None)
+        ends = {"mean": value, "low": f"{value}_low", "high": f"{value}_high"}
+        absent = [column for column in ends.values() if column not in rows.columns]
+        rows = rows.with_columns(pl.lit(None, pl.Float64).alias(column) for column in absent)
+        rows = rows.with_columns(**{end: pl.col(column) for end, column in ends.items()})
+    for key, wanted in panel.get("where", {}).items():
+        rows = rows.filter(pl.col(key).is_in(wanted if isinstance(wanted, list) else [wanted]))
+    if "policies" in panel:
+        rows = rows.filter(pl.col("policy").is_in(panel["policies"]))
+    low, high = ("low", "high") if scale > 0 else ("high", "low")
+    scaled = {end: scale * pl.col(name).cast(pl.Float64)
+              for end, name in (("mean", "mean"), ("low", low), ("high", high))}  # fmt: skip
+    return rows.with_columns(**scaled).drop_nulls("mean")
+
+
+def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
+    """Draw a line of dots with intervals for each policy, pair of policies or setting.
+
+    `pairs` joins the dots of two policies and `pair_rounds` those of two rounds, the first of which
+    is hollow; `label` names the settings that have a line each, with a dot for each policy.
+    """
+    pairs: Mapping[str, str] = panel.get("pairs", {})
+    names = {label: find_style(label).name for label in rows["policy"]} | panel.get("names", {})
+    groups: list[tuple[str, pl.DataFrame]]
+    if pairs:
+        both = {
+            one: rows.filter(pl.col("policy").is_in([one, other])) for one, other in pairs.items()
+        }
+        groups = [(names[one], own) for one, own in both.items() if len(own) == 2]
+    elif "label" in panel:
+        named = rows.with_columns(pl.format(panel["label"], *panel["keys"]).alias("line"))
+        groups = [(str(line), own) for (line,), own in named.group_by("line", maintain_order=True)]
+    else:
+        groups = [(names[own["policy"][0]], own) for own in rows.partition_by("policy")]
+    if panel.get("sort", True):
+        groups.sort(key=lambda group: float(group[1]["mean"].to_numpy().max()))
+    for place, (_, dots) in enumerate(groups):
+        axis.plot(dots["mean"].to_numpy(), [place] * len(dots), color="#CCCCCC", zorder=1)
+        for dot in dots.iter_rows(named=True):
+            color, bars = find_style(dot["policy"]).color, None
+            early = dot["policy"] in pairs or dot.get("round") in panel.get("pair_rounds", [])[:1]
+            if dot["low"] is not None:
+                bars = [[dot["mean"] - dot["low"]], [dot["high"] - dot["mean"]]]
+            axis.errorbar(
+                dot["mean"], place, xerr=bars, marker="o", markersize=4.5, color=color,
+                markerfacecolor="white" if early else color, elinewidth=1.0,
+            )  # fmt: skip
+    lines = ["" if panel.get("bare") else name for name, _ in groups]
+    axis.set_yticks(range(len(groups)), lines, **VERBATIM)
+    axis.set_ylim(len(groups) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+    axis.grid(axis="x", color="#E8E8E8", linewidth=0.6)
+    axis.set_axisbelow(True)
+    if panel.get("log"):
+        means = rows.filter(pl.col("mean") > 0)["mean"]
+        axis.set_xscale("log", nonpositive="clip")
+        axis.set_xlim(0.6 * float(means.min()), 1.6 * float(means.max()))  # type: ignore[arg-type]
+        number_decades(axis, "x")
+    elif panel.get("zero", True):
+        axis.axvline(0, color="black", linewidth=0.8)
+    if "pair_names" in panel:
+        fills = zip(panel["pair_names"], ("white", "black"), strict=True)
+        return [
+            Line2D([], [], color="black", marker="o", markersize=4.5, linestyle="", label=name,
+                   markerfacecolor=fill)
+            for name, fill in fills
+        ]  # fmt: skip
+    labels = sort_policies(set(rows["policy"])) if "label" in panel else []
+    return [Line2D([], [], color=find_style(x).color, marker="o", markersize=4.5, linestyle="",
+                   label=find_style(x).name) for x in labels]  # fmt: skip
+
+
+def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
+    """Draw a line with its interval for each policy over the column `x`, labelled at its end.
+
+    `muted` policies are grey and have one label, `muted_name`; `names` replaces labels; `marks` are
+    vertical lines with a text.
+    """
+    x, muted = panel.get("x", "round"), panel.get("muted", [])
+    ends: list[tuple[float, str, str]] = []
+    several = rows.group_by("policy").len()["len"].max()
+    for label in sort_policies(set(rows["policy"])):
+        own, style = rows.filter(policy=label).sort(x), find_style(label)
+        at, mean, low, high = (
+            own[name].cast(pl.Float64).to_numpy() for name in (x, "mean", "low", "high")
+        )
+        mean = np.where(mean > 0, mean, np.nan) if panel.get("log") else mean
+        options = MUTED if label in muted else line_options(style) | {"marker": None}
+        options |= {"marker": "o", "markersize": 3.0} if several < 12 else {}  # type: ignore[operator]
+        axis.plot(at, mean, zorder=3 if style.on_top else 2, **options)
+        if label not in muted:
+            axis.fill_between(at, low, high, color=style.color, alpha=0.18, linewidth=0)
+        name = panel.get("names", {}).get(label, "" if label in muted else style.name)
+        ends.append((float(mean[np.isfinite(mean)][-1]), name, options["color"]))
+    if panel.get("log"):
+        positive = rows.filter(pl.col("mean") > 0)["mean"]
+        floor = panel.get("floor", 0.7 * float(positive.min()))  # type: ignore[arg-type]
+        axis.set_yscale("log", nonpositive="clip")
+        axis.set_ylim(floor, 1.4 * float(positive.max()))  # type: ignore[arg-type]
+        number_decades(axis, "y")
+    else:
+        axis.set_ylim(panel.get("floor", min(0.0, float(rows["mean"].min()))))  # type: ignore[arg-type]
+    if panel.get("xlog"):
+        axis.set_xscale("log")
+    axis.set_xlim(rows[x].min(), rows[x].max())
+    if "ticks" in panel:
+        axis.set_xticks(panel["ticks"], [f"{tick:g}" for tick in panel["ticks"]])
+        axis.minorticks_off()
+    for mark in panel.get("marks", []):
+        axis.axvline(mark["x"], color=GREY, linewidth=0.9, linestyle=":")
+        axis.annotate(
+            mark["text"], (mark["x"], mark.get("y", 0.97)), (3, 0), ("data", "axes fraction"),
+            "offset points", color="#555555", va="top", ha=mark.get("ha", "left"), **VERBATIM,
+        )  # fmt: skip
+    if panel.get("labels", True):
+        label_ends(axis, [end for end in ends if end[1]])
+        return []
+    others = [Line2D([], [], label=panel["muted_name"], **MUTED)] if muted else []
+    return [*legend_lines(sort_policies(set(rows["policy"]) - {*muted})), *others]
+
+
+def number_decades(axis: Axes, which: Literal["x", "y"]) -> None:
+    """Write 0.1, 1 and 10 on a logarithmic axis, and numbers between them if it is short."""
+    low, high = getattr(axis, f"get_{which}lim")()
+    along = getattr(axis, f"{which}axis")
+    between = (1.0,) if high / low > 30 else (1.0, 2.0, 5.0)
+    along.set_major_locator(LogLocator(subs=between if high / low > 2 else range(1, 10)))
+    along.set_major_formatter("{x:g}")
+    along.set_minor_formatter(NullFormatter())
+
+
+def label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Write labels right of a panel, at the height of their values where these do not overlap."""
+    heights = axis.transLimits.transform(
+        [axis.transScale.transform((1, max(value, 1e-9))) for value, _, _ in ends]
+    )[:, 1]
+    order = np.argsort(heights)
+    placed = np.clip(heights[order], 0, 1)
+    tall = [
+        LABEL_GAP * axis_scale(axis, cast(Figure, axis.figure)) * (1 + ends[i][1].count("\n"))
+        for i in order
+    ]
+    for _ in range(200):  # moves neighbours apart until none overlap
+        for i in range(len(placed) - 1):
+            overlap = (tall[i] + tall[i + 1]) / 2 - (placed[i + 1] - placed[i])
+            if overlap > 1e-6:
+                placed[i : i + 2] += [-overlap / 2, overlap / 2]
+    for height, number in zip(placed, order, strict=True):
+        _, name, color = ends[number]
+        axis.annotate(
+            name, (1, height), (4, 0), "axes fraction", "offset points", color=color, va="center",
+            **VERBATIM,
+        )  # fmt: skip
+
+
+def axis_scale(axis: Axes, figure: Figure) -> float:
+    """Return how many times lower a panel is than one of two inches."""
+    grid = axis.get_gridspec()
+    return 2.0 * (grid.nrows if grid else 1) / (figure.get_figheight() - 0.9)
+
+
+def draw_cost_quality(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
+    """Draw costs against scores, each dot named beside it; `names` gives text and place of some."""
+    score = {f"{end}_score": f"score{of}" for end, of in
+             (("mean", ""), ("low", "_low"), ("high", "_high"))}  # fmt: skip
+    cells = rows.with_columns(**{new: pl.col(old) for new, old in score.items()})
+    draw_costs(axis, cells, panel.get("order", ["policy"]))
+    number_decades(axis, "x")
+    for cell in cells.iter_rows(named=True) if "names" in panel else ():
+        name, across, up, side = panel["names"].get(
+            cell["policy"], [find_style(cell["policy"]).name, 6, 5, "left"]
+        )
+        axis.annotate(
+            name, (PER_QUERIES * cell["mean"], cell["mean_score"]), (across, up), "data",
+            "offset points", color=find_style(cell["policy"]).color, ha=side, **VERBATIM,
+        )  # fmt: skip
+    if "names" in panel:
+        return []
+    return list(legend_lines(sort_policies(set(cells["policy"]))))
+
+
+def draw_printed(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
+    """Draw the paper's printed numbers across, ours up, and the line on which both are equal."""
+    rows = rows.filter(pl.col("paper") > 0, pl.col("mean") > 0)
+    dots: list[Any] = []
+    for table, (color, fill, name) in panel["tables"].items():
+        own = rows.filter(table=table)
+        look = {"color": color, "markerfacecolor": fill, "marker": "o", "markersize": 4.0}
+        axis.plot(own["paper"].to_numpy(), own["mean"].to_numpy(), linestyle="", **look)
+        dots += [Line2D([], [], linestyle="", label=name, **look)] if name else []
+    numbers = rows.select("paper", "mean").to_numpy()
+    ends = np.array([numbers.min() / 1.05, numbers.max() * 1.05])
+    axis.plot(ends, ends, color="black", linewidth=0.8, zorder=1)
+    axis.set(xscale="log", yscale="log", aspect="equal", xlim=ends, ylim=ends)
+    number_decades(axis, "x")
+    number_decades(axis, "y")
+    return dots
+
+
+KINDS = {
+    "dots": draw_dots, "lines": draw_lines, "curves": draw_lines, "costs": draw_cost_quality,
+    "printed": draw_printed,
+}  # fmt: skip
+
+
+def draw(picture: Mapping[str, Any], results: Path = RESULTS) -> Figure:
+    """Draw a picture from its entry: a title that says the finding, panels, a note.
+
+    Each panel has the picture's keys and its own; `where` is merged.
+    """
+    shared = {key: value for key, value in picture.items() if key not in ("panels", "title")}
+    panels, columns = picture["panels"], picture.get("columns", len(picture["panels"]))
+    handles: dict[str, Any] = {}
+    with fonts(PRINTED_POINTS):
+        figure = Figure(figsize=picture["size"], layout="constrained")
+        axes = figure.subplots(
+            math.ceil(len(panels) / columns), columns, squeeze=False,
+            height_ratios=picture.get("heights"),
+        ).ravel()  # fmt: skip
+        for axis, panel in zip(axes, panels, strict=False):
+            own = shared | panel | {"where": shared.get("where", {}) | panel.get("where", {})}
+            drawn = KINDS[own["kind"]](axis, read_rows(own, results), own)
+            handles |= {str(one.get_label()): one for one in drawn}
+            axis.set_title(panel.get("title", ""), loc="left", **VERBATIM)
+            axis.set_xlabel(own.get("xlabel", "Round"), **VERBATIM)
+            axis.set_ylabel(own.get("ylabel", ""), **VERBATIM)
+        for axis in axes[len(panels) :]:
+            axis.set_axis_off()
+        figure.suptitle(picture["title"], x=0.01, ha="left", weight="bold", **VERBATIM)
+        note = textwrap.fill(picture["note"], int(16 * picture["size"][0]))
+        if handles:
+            add_legend(
+                figure, list(handles.values()), title=note, loc="outside lower left",
+                frameon=False, ncols=min(len(handles), 7), handlelength=1.6, columnspacing=1.2,
+                alignment="left",
+            )  # fmt: skip
+        else:
+            size = matplotlib.rcParams["font.size"]
+            figure.supxlabel(note, x=0.01, ha="left", fontsize=size, **VERBATIM)
+    return figure
+
+
+def main(names: Sequence[str]) -> None:
+    """Draw the named pictures, or all."""
+    pictures = load_pictures()
+    for name in names or pictures:
+        png, pdf = save_figure(draw(pictures[name]), RESULTS / "figures" / name)
+        pdf.unlink()
+        print(png)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,66 @@
+"""The pictures of the pages show what the committed tables say, in colours that differ."""
+
+import itertools
+
+import numpy as np
+import polars as pl
+import pytest
+
+from cqbjax.results.policy_styles import find_style
+from reproduction import figures
+
+PICTURES = figures.load_pictures()
+
+
+def panels(picture):
+    """Return the entries of a picture's panels, each with the keys of the picture."""
+    for panel in picture["panels"]:
+        yield picture | panel | {"where": picture.get("where", {}) | panel.get("where", {})}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_policies_of_a_picture_have_different_colours(name):
+    for panel in panels(PICTURES[name]):
+        rows = figures.read_rows(panel)
+        assert rows.height, panel
+        named = panel["kind"] == "printed" or (panel["kind"] == "dots" and "label" not in panel)
+        labels = set() if named else {*rows["policy"]} - {*panel.get("muted", [])}
+        for one, other in itertools.combinations(sorted(labels), 2):
+            assert find_style(one).color != find_style(other).color, (one, other)
+
+
+def test_a_pair_is_a_hollow_and_a_filled_dot_at_the_numbers_of_the_table():
+    picture = PICTURES["retry_aware_synthetic"] | {
+        "pairs": {"acqb": "acqb_fallback", "rand_rout": "rand_rout_fallback", "zero": "acqb_rr"},
+        "pair_names": ["without", "with"],
+    }
+    picture = {key: value for key, value in picture.items() if key not in ("label", "policies")}
+    where = {"round": 5000, "K": 1, "arrival_rate": 0.8}
+    figure = figures.draw(picture | {"panels": [{"where": where}]})
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["ACQB", "RAND_ROUT"]
+    table = pl.read_csv(figures.RESULTS / "tables" / "retry_aware_synthetic.csv").filter(**where)
+    means = dict(table.select("policy", "gap_mean").iter_rows())
+    dots = {
+        (round(float(bar[0].get_xdata()[0]), 2), bar[0].get_markerfacecolor() == "white")
+        for bar in axis.containers
+    }
+    expected = {(round(means[x], 2), x in picture["pairs"]) for x in means
+                if x in ("acqb", "rand_rout", "acqb_fallback", "rand_rout_fallback")}  # fmt: skip
+    assert dots == expected
+
+
+def test_a_negative_scale_turns_the_interval_around():
+    (panel, _) = panels(PICTURES["synthetic_exploration_unscaled"])
+    row = figures.read_rows(panel).row(0, named=True)
+    assert row["low"] < row["mean"] < row["high"] < 0
+    assert row["mean"] == pytest.approx(-1000 * row["acqb_minus"])
+
+
+def test_labels_at_the_ends_of_lines_do_not_overlap():
+    figure = figures.draw(PICTURES["synthetic_servers"])
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        boxes = sorted(text.get_window_extent().y0 for text in axis.texts)
+        heights = [text.get_window_extent().height for text in axis.texts]
+        assert len(boxes) > 2 and (np.diff(boxes) > 0.7 * max(heights)).all()
