@@ -12,7 +12,7 @@ from cqbjax.arena.board import Board, read_board, tabulate_point
 from cqbjax.arena.report import write_report
 from cqbjax.arena.tasks import Composer, Contestant, PreparedTask, Request, prepare_entry
 from cqbjax.core import backend
-from cqbjax.core.contract import policy_error
+from cqbjax.core.contract import is_third_party, policy_error
 from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import display, loop, shards
@@ -49,24 +49,36 @@ def enter(request: Request, composer: Composer) -> bool:
 
 
 def _validate(contestant: Contestant, composer: Composer) -> None:
+    """Instantiate a policy, and check it."""
+    config = composer.compose(contestant.overrides())
+    check_contestant(contestant.label, composer.make_policies(config.policy)[contestant.label])
+
+
+def check_contestant(label: str, policy: Any, seed: int = 0) -> None:
     """Check a policy's contract, and that it uses only what a contestant may see.
+
+    Args:
+        label: in messages.
+        policy: the policy.
+        seed: seed of the random instances.
 
     Raises:
         ContractError: the policy breaks the contract.
-        ValueError: it cannot be instantiated.
+        ValueError: it rejects the instances.
     """
-    config = composer.compose(contestant.overrides())
-    policy = composer.make_policies(config.policy)[contestant.label]
     if isinstance(policy, OfflinePolicy):
-        return  # there is no policy before it is trained
+        # There is no policy to check before it is trained.
+        if is_third_party(policy):
+            raise ValueError(f"policy {label} cannot be checked: it is trained before it runs")
+        return
     why = policy_error(policy, SINGLE)
     if why is not None:
         # A policy that rejects these problems could not be checked.
-        raise ValueError(f"policy {contestant.label} must play N=4, K=1, d=3, but: {why}")
+        raise ValueError(f"policy {label} must play N=4, K=1, d=3, but: {why}")
     for problem in (SINGLE, PROBLEM):
         if policy_error(policy, problem) is None:
-            check_policy(policy, problem, uncompiled=False)
-    check_fairness(policy)
+            check_policy(policy, problem, seed, uncompiled=False)
+    check_fairness(policy, seed)
 
 
 def _prepare_entries(
@@ -159,19 +171,25 @@ def estimate_minutes(
 def _describe(entry: PreparedTask, index: ResultIndex) -> dict[str, Any]:
     """Return a board's note on a task: what its results depend on, and how long they took."""
     key, config = entry.ready.study_type.cache_key(entry.ready), entry.ready.point.config
-    seconds, keys = dict[str, float](), dict[str, set[str]]()
+    seconds, looks = dict[str, float](), count_looks(index)
     for _, manifest in index.computations():
         seconds |= manifest.get("run_seconds", {})
         versions = manifest["versions"] | {"machine": str(manifest["machine"])}
-        for label, own in manifest["policies"].items():
-            keys.setdefault(label, set()).add(own)
     return {
         "version": entry.task.version, "content": key.point, "policies": dict(key.policies),
         "known": sorted(entry.known), "seeds": config.num_seeds, "horizon": config.horizon,
         "first_seed": config.first_seed, "seconds": seconds, "by": versions,
-        # How many policies of each label have run on these seeds so far.
-        "looks": {label: len(keys.get(label, ())) for label in entry.ready.policies},
+        "looks": {label: looks.get(label, 0) for label in entry.ready.policies},
     }  # fmt: skip
+
+
+def count_looks(index: ResultIndex) -> dict[str, int]:
+    """Return how many policies of each label have run on the seeds of a task so far."""
+    keys: dict[str, set[str]] = {}
+    for _, manifest in index.computations():
+        for label, own in manifest["policies"].items():
+            keys.setdefault(label, set()).add(own)
+    return {label: len(own) for label, own in keys.items()}
 
 
 def _copy_policy(target: str, folder: Path) -> Path:

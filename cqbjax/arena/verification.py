@@ -1,38 +1,45 @@
-"""Verification of an entry: its table is derived again, and some of its runs are repeated."""
+"""Verification of an entry: its files are derived again, and some of its runs are repeated."""
 
+import dataclasses
+import functools
+import io
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import xarray as xr
+from rich.console import Console
 
 from cqbjax.arena import board as boards
+from cqbjax.arena import scores
 from cqbjax.arena.board import Board
-from cqbjax.arena.report import TABLE
-from cqbjax.arena.scores import RANDOM
+from cqbjax.arena.entry import check_contestant, count_looks
+from cqbjax.arena.report import TABLE, write_report
 from cqbjax.arena.tasks import Composer, Request, compose_task, select_tasks
 from cqbjax.core import backend
+from cqbjax.core.contract import policy_error
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.progress import Reporter
-from cqbjax.engine.sweep import run_plan
-from cqbjax.engine.validation import build_spec
-from cqbjax.experiments import configs, grid, manifests, study
+from cqbjax.experiments import configs, grid, manifests, shards
 from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import store as results
-from cqbjax.results import tables
-from cqbjax.testing.fairness import MaskedKeys, permute_servers, run_mask
+from cqbjax.testing.fairness import check_fairness, permute_servers, run_isolated
 
-# Seeds that run again, and seeds on which a policy runs anonymised.
-REPEATED, ANONYMISED = 2, 10
-ARRAYS = ("queue_length", "departures", "regret", "explored")
-# An anonymised policy may lose this much of its score; a larger loss is an error at this p value.
+# Seeds of the runs that find a policy's calls.
+FEW = 2
+PAGE, DERIVED = "index.html", "verified"
+# Seeds that nobody knows before: how many, and the range they are drawn from.
+SECRET, SECRET_RANGE = 10, (10_000_000, 2_000_000_000)
+# With secret seeds the score may be lower by this much; more is an error at this p value.
 LARGEST_LOSS, SIGNIFICANT = 0.1, 0.001
+# Arrays of a point that differ between runs of the same code.
+TIMINGS = ("seconds_per_round", "compile_seconds")
 
 
 class RepeatedPolicy(NamedTuple):
@@ -50,7 +57,7 @@ class RepeatedPolicy(NamedTuple):
     point: xr.Dataset
     config: ComposedConfig
 
-    def prepare(self, seeds: np.ndarray, composer: Composer) -> PreparedPoint:
+    def prepare(self, seeds: Sequence[int], composer: Composer) -> PreparedPoint:
         """Return its point, ready to run at consecutive seeds, with the task's own optimum."""
         values = {"first_seed": int(seeds[0]), "num_seeds": len(seeds)}
         ready = composer.prepare(self.config.with_values(values))
@@ -61,6 +68,8 @@ class RepeatedPolicy(NamedTuple):
 def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     """Verify the entry in a folder, and print what was verified.
 
+    Table and page are written again to its subfolder `verified`.
+
     Args:
         folder: folder of the entry.
         values: `samples` (how many run again), `seed` and `data_dir`.
@@ -69,7 +78,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     Raises:
         ValueError: naming the first contradiction.
     """
-    for name in (boards.NOTES, boards.NUMBERS, TABLE):
+    for name in (boards.NOTES, boards.NUMBERS, TABLE, PAGE):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is no entry of the arena: {name} is not there")
     rng = np.random.default_rng(int(values["seed"]) if values["seed"] else None)
@@ -77,38 +86,46 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     # The entry contains a copy of the policy's file.
     sys.path.insert(0, str(folder.resolve()))
     made, board = boards.read_board(folder), boards.read_board()
-    samples, rows = list[RepeatedPolicy](), list[pl.DataFrame]()
+    samples, derived = list[RepeatedPolicy](), list[pl.DataFrame]()
     for task, note in made.notes.items():
         (stored,) = results.stored_points(folder / "data" / task, key=note["content"])
         seeds = range(note["first_seed"], note["first_seed"] + note["seeds"])
         wanted = {*note["policies"], OPTIMAL}
         labels = [label for label in stored.point.policy.values if label in wanted]
-        point = stored.point.sel(policy=labels, seed=seeds)
-        config = configs.parse_yaml(stored.config)
+        point = stored.point.sel(policy=labels, seed=stored.point.seed.isin(seeds))
+        # More seeds may be stored than the entry shows.
+        config = configs.parse_yaml(stored.config).with_values({"num_seeds": point.sizes["seed"]})
         if values["data_dir"]:
             config = config.with_values({"data_dir": values["data_dir"]})
         _check_task(task, config, composer)
-        rows.append(boards.tabulate_point(point, task))
+        _check_note(task, note, config, folder)
+        derived.append(boards.tabulate_point(point, task))
         tested = [label for label in note["policies"] if label != OPTIMAL]
         samples += [RepeatedPolicy(task, label, point, config) for label in tested]
     by = ["task", "policy", "seed"]
-    if not pl.concat(rows).sort(by).equals(made.rows.sort(by)):
+    if not pl.concat(derived).sort(by).equals(made.rows.sort(by)):
         raise ValueError(f"{folder}: {boards.NUMBERS} does not follow from its arrays")
-    _check_table(made, board, folder)
-    print(f"{folder}: the table follows from the stored arrays of {len(made.notes)} tasks")
+    _check_report(made, board, folder, composer)
+    print(f"{folder}: table and page follow from the stored arrays of {len(made.notes)} tasks")
+    rows, checked = boards.add_known(made, board), set[str]()
     for number in rng.permutation(len(samples))[: int(values["samples"])]:
         sample = samples[number]
+        if sample.label not in checked:
+            policy = composer.make_policies(sample.config.policy)[sample.label]
+            check_contestant(sample.label, policy, int(rng.integers(2**20)))
+            checked.add(sample.label)
         _repeat(sample, rng, composer)
         print(f"{sample.task}, {sample.label}: run again, the same to the last bit")
-        outcome = _run_anonymised(sample, rng, made, board, composer)
+        outcome = _run_secret_seeds(sample, rng, rows, composer)
         print(f"{sample.task}, {sample.label}: {outcome}")
 
 
 def _check_task(task: str, config: ComposedConfig, composer: Composer) -> None:
-    """Raise if a task's configuration differs from the arena's, seeds and rounds apart."""
+    """Raise if a task's configuration differs from the arena's; print if it has fewer runs."""
     (of_arena,) = select_tasks([task])
-    ours = compose_task(of_arena, Request(seeds=int(config.num_seeds)), composer)
-    (point,) = grid.compose(ours.with_values({"horizon": config.horizon}))
+    whole = compose_task(of_arena, Request(), composer)
+    sizes = {"num_seeds": config.num_seeds, "horizon": config.horizon}
+    (point,) = grid.compose(whole.with_values(sizes))
     here, there = _list_settings(point.config), _list_settings(config)
     for key in {**here, **there}:
         if here.get(key) != there.get(key):
@@ -116,6 +133,9 @@ def _check_task(task: str, config: ComposedConfig, composer: Composer) -> None:
                 f"task {task} is not the arena's: it was run with {key}={there.get(key)}, and not "
                 f"{here.get(key)}"
             )
+    for key, size in sizes.items():
+        if size < whole[key]:
+            print(f"{task}: {key}={size}, and not {whole[key]}: a first look, not an entry")
 
 
 def _list_settings(config: Config) -> dict[str, Any]:
@@ -130,85 +150,128 @@ def _list_settings(config: Config) -> dict[str, Any]:
     return {k: shorten(v) for k, v in configs.to_plain(config).items() if k not in ignored}
 
 
-def _check_table(made: Board, board: Board, folder: Path) -> None:
-    """Raise if the table does not follow from the rows."""
-    path = folder / f".{TABLE}"
-    tables.write_csv(path, boards.tabulate_policies(boards.add_known(made, board)))
-    text, theirs = path.read_text(), (folder / TABLE).read_text()
-    path.unlink()
-    if text != theirs:
-        lines = zip(theirs.splitlines(), text.splitlines(), strict=False)
-        wrong = (", ".join(one.split(",")[:2]) for one, other in lines if one != other)
-        raise ValueError(
-            f"{folder}: {TABLE} does not follow from its arrays at "
-            f"{next(wrong, 'the number of rows')}, or was compared with another board"
-        )
+def _check_note(task: str, note: Mapping[str, Any], config: Config, folder: Path) -> None:
+    """Raise if a board's note on a task does not follow from the stored results."""
+    (of_arena,) = select_tasks([task])
+    looks = count_looks(shards.ResultIndex.of_study(folder / "data" / task, config.name))
+    facts = {
+        "version": of_arena.version, "seeds": config.num_seeds, "horizon": config.horizon,
+        "first_seed": config.first_seed, "looks": {x: looks.get(x, 0) for x in note["looks"]},
+    }  # fmt: skip
+    for key, value in facts.items():
+        if note[key] != value:
+            raise ValueError(
+                f"{folder}: {boards.NOTES} has {key}={note[key]} for task {task}, and the stored "
+                f"results {value}"
+            )
+
+
+def _check_report(made: Board, board: Board, folder: Path, composer: Composer) -> None:
+    """Write table and page again, and raise if their text differs from the entry's."""
+    labels = {label for note in made.notes.values() for label in note["policies"]} - {OPTIMAL}
+    own = sorted(labels - {scores.RANDOM} or labels)
+    entrant = own[0] if len(own) == 1 else None
+    console = Console(file=io.StringIO())
+    write_report(made, board, folder / DERIVED, entrant, composer, console)
+    for name in (TABLE, PAGE):
+        there, here = (_list_lines(one / name) for one in (folder, folder / DERIVED))
+        if here != there:
+            pairs = zip(there, here, strict=False)
+            wrong = (one.strip()[:60] for one, other in pairs if one != other)
+            raise ValueError(
+                f"{folder}: {name} does not follow from its arrays at "
+                f"{next(wrong, 'the number of lines')}, or was written by another version"
+            )
+
+
+def _list_lines(path: Path) -> list[str]:
+    """Return the lines of a table or page, without the pictures."""
+    return re.sub(r"data:image/png;base64,[^\"]*", "", path.read_text()).splitlines()
 
 
 def _repeat(sample: RepeatedPolicy, rng: np.random.Generator, composer: Composer) -> None:
-    """Run a sample again at some of its seeds, and raise if an array differs."""
+    """Run a sample again, isolated from its callers, and raise if an array differs.
+
+    Raises:
+        ContractError: the policy's decisions depend on the true utilities.
+    """
     seeds = sample.point.seed.values
-    first = int(rng.integers(len(seeds) - min(REPEATED, len(seeds)) + 1))
-    seeds = seeds[first : first + REPEATED]
-    ready = sample.prepare(seeds, composer)
-    (again,) = ready.study_type.run([ready], Reporter())
-    for label in (OPTIMAL, sample.label):
-        for name in ARRAYS:
-            old = sample.point[name].sel(policy=label, seed=seeds)
-            if not np.array_equal(old.values, again[name].sel(policy=label).values):
+    few, ready = (sample.prepare(some, composer) for some in (seeds[:FEW], seeds))
+    policy = ready.policies[sample.label]
+    trained = isinstance(policy, OfflinePolicy)
+
+    def run(ready: PreparedPoint, policy: Any) -> xr.Dataset:
+        one = ready._replace(policies={**ready.policies, sample.label: policy})
+        (data,) = one.study_type.run([one], Reporter())
+        return data
+
+    runs = [functools.partial(run, one) for one in (few, ready)]
+    if not trained and ready.spec is not None:
+        problem = ready.spec.problem._replace(assortment_size=1, channels=1)
+        if policy_error(policy, problem) is None:
+            check_fairness(policy, int(rng.integers(2**20)), problem)
+    again = runs[1](policy) if trained else run_isolated(policy, *runs)
+    for name, array in sample.point.data_vars.items():
+        for label in (OPTIMAL, sample.label):
+            at = {"policy": label} if "policy" in array.dims else {}
+            if name not in TIMINGS and not np.array_equal(
+                array.sel(at), again[name].sel(at), equal_nan=True
+            ):
                 raise ValueError(
                     f"task {sample.task}, policy {label}: {name} differs when it is run again"
                 )
 
 
-def _paired_p(differences: np.ndarray) -> float:
-    """Return the p value of a two-sided paired t test; 0 if all differences are equal.
-
-    A rank test of so few seeds is never significant.
-    """
-    from scipy.stats import ttest_1samp
-
-    return float(ttest_1samp(differences, 0).pvalue) if np.ptp(differences) > 0 else 0.0
-
-
-def _run_anonymised(
-    sample: RepeatedPolicy, rng: np.random.Generator, made: Board, board: Board, composer: Composer
+def _run_secret_seeds(
+    sample: RepeatedPolicy, rng: np.random.Generator, rows: pl.DataFrame, composer: Composer
 ) -> str:
-    """Run a sample with anonymised random keys and permuted LLMs; return how its score changes.
+    """Run a sample on secret seeds with permuted LLMs; return how its score changes.
+
+    Args:
+        sample: the policy in a task.
+        rng: draws the seeds and the order of LLMs.
+        rows: of the entry and the board, from `boards.add_known`.
+        composer: prepares the task.
 
     Raises:
-        ValueError: the policy does much worse: it has information that no feedback gave.
+        ValueError: the policy does much worse: it recognises the reported runs.
     """
-    seeds = sample.point.seed.values[:ANONYMISED]
-    ready = sample.prepare(seeds, composer)
-    policy, config = ready.policies[sample.label], ready.point.config
-    if isinstance(policy, OfflinePolicy):
-        return "trained offline on known LLMs, so not run anonymised"
-    source = study.build_source(ready)
-    number = source.problem(config.K, config.horizon).num_servers
-    # A rotation, so that every LLM of several gets another number.
-    places = 1 + rng.integers(max(1, number - 1))
-    order = tuple(int(one) for one in np.roll(np.arange(number), places))
-    masked = MaskedKeys(policy=policy, mask=run_mask(int(rng.integers(2**20))))
-    run = build_spec(
-        {**ready.policies, sample.label: masked}, permute_servers(source, order),
-        config.arrival_rate, seeds.tolist(), config.horizon, config.K, config.record_every,
-        config.capacity,
-    )  # fmt: skip
-    own = pl.col("policy") == sample.label, pl.col("task") == sample.task
-    (again,) = run_plan(plan_sweep([run]))
-    there = boards.tabulate_point(again, sample.task).filter(own).sort("seed")["gap"]
-    here = made.rows.filter(own, pl.col("seed").is_in(seeds.tolist())).sort("seed")["gap"]
-    difference = (there - here).to_numpy()
-    # Scores are normalised by random routing, from the entry or from the board.
-    gaps = (one.rows.filter(task=sample.task, policy=RANDOM)["gap"] for one in (made, board))
-    scale: Any = next((gap.mean() for gap in gaps if len(gap)), 0.0)
-    loss = float(difference.mean()) / scale if scale > 0 else 0.0
-    if loss > LARGEST_LOSS and _paired_p(difference) < SIGNIFICANT:
+    from scipy.stats import ttest_ind
+
+    first = int(rng.integers(*SECRET_RANGE))
+    ready = sample.prepare(range(first, first + SECRET), composer)
+    policies = composer.make_policies(composer.compose([f"policy=[{scores.RANDOM}]"]).policy)
+    policies, how = {**policies, **ready.policies}, f"{SECRET} secret seeds"
+    if ready.spec is not None and not isinstance(policies[sample.label], OfflinePolicy):
+        number = ready.spec.problem.num_servers
+        # A rotation, so that every LLM of several gets another number.
+        order = np.roll(np.arange(number), 1 + rng.integers(max(1, number - 1))).tolist()
+        source = permute_servers(ready.spec.source, tuple(order))
+        ready = ready._replace(spec=dataclasses.replace(ready.spec, source=source))
+        how += " and permuted LLMs"
+    (again,) = ready.study_type.run([ready._replace(policies=policies)], Reporter())
+    there = boards.tabulate_point(again, sample.task)
+    reported, secret = (_linearise_score(one, sample) for one in (rows, there))
+    if reported is None or secret is None:
+        return "without a score, since random routing has no gap"
+    loss = float(reported.mean() - secret.mean())
+    if loss > LARGEST_LOSS and not ttest_ind(reported, secret).pvalue >= SIGNIFICANT:
         raise ValueError(
             f"task {sample.task}, policy {sample.label} knows more than its feedback tells: with "
-            f"anonymised keys and permuted LLMs its score falls by {loss:.2f}"
+            f"{how} its score falls by {loss:.2f}"
         )
-    return f"with anonymised keys and permuted LLMs its score changes by {-loss:+.2f} " + (
-        f"on {len(seeds)} seeds"
-    )
+    return f"with {how} its score changes by {-loss:+.2f}"
+
+
+def _linearise_score(rows: pl.DataFrame, sample: RepeatedPolicy) -> np.ndarray | None:
+    """Return values by seed whose mean is the score, and whose spread includes random routing's.
+
+    None if random routing has no gap. A ratio r of means is linearised: the value of a seed is
+    1 - r - (gap - r random) / (mean of random).
+    """
+    own = rows.filter(task=sample.task).pivot("policy", index="seed", values="gap")
+    gap, random = (own[label].to_numpy() for label in (sample.label, scores.RANDOM))
+    if random.mean() <= 0:
+        return None
+    ratio = gap.mean() / random.mean()
+    return np.asarray(1 - ratio - (gap - ratio * random) / random.mean())

@@ -10,10 +10,11 @@ from tiers import cases
 
 from cqbjax.arena import board as boards
 from cqbjax.arena.entry import estimate_minutes
+from cqbjax.arena.report import write_report
 from cqbjax.arena.request import parse_request, parse_values
 from cqbjax.arena.tasks import FIRST_SEED, list_tasks, select_tasks
-from cqbjax.experiments import grid
-from cqbjax.results import files, tables
+from cqbjax.experiments import display, grid
+from cqbjax.results import files
 
 TASKS = [task.name for task in list_tasks()]
 MINE = '''
@@ -25,6 +26,7 @@ from cqbjax import sources
 from cqbjax.core import rng
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action
+from cqbjax.offline import TrainedRouter
 from cqbjax.policies import RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
 
@@ -66,12 +68,46 @@ class Peeks(RandomRouting):
 
 
 @pytree
+class PeeksInLongRuns(Peeks):
+    """Peeks in runs that are longer than those of the checks."""
+
+    def init(self, problem, contexts):
+        if problem.horizon > 48:
+            return Peeks.init(self, problem, contexts)
+        return jnp.zeros((problem.num_rows, problem.num_servers))
+
+
+@pytree
+class PeeksUnchecked(Peeks):
+    """Peeks unless a check calls it."""
+
+    def init(self, problem, contexts):
+        import sys
+
+        frame, names = sys._getframe(), set()
+        while frame is not None:
+            if frame.f_globals["__name__"].startswith("cqbjax"):
+                names |= {frame.f_code.co_name, *(k for k in frame.f_locals if k == "instance")}
+            frame = frame.f_back
+        if "instance" in names and not any("check" in name for name in names):
+            return Peeks.init(self, problem, contexts)
+        return jnp.zeros((problem.num_rows, problem.num_servers))
+
+
+@pytree
 class Hides(Peeks):
     """Peeks, and refuses to be looked at."""
 
     def check(self, problem):
         if problem.num_servers == 4:
             raise ValueError("not with four")
+
+
+class Trained(TrainedRouter):
+    """Would be trained before it runs."""
+
+    def __init__(self):
+        super().__init__(router=None)
 
 
 CALLS = []
@@ -270,14 +306,27 @@ def test_a_policy_enters_again_and_is_verified(folder):
 
 
 @pytest.mark.slow
-def test_an_entry_is_verified_against_the_tasks_own_optimum(folder):
-    # There `optimal` does not offer an LLM to a query twice.
-    done = called("arena", "policy=thompson", "tasks=retries", "seeds=2", "rounds=0.2",
-                  "tuning=false")  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "policy"),
+    [
+        ("paper", "acqb"),
+        # There `optimal` does not offer an LLM to a query twice.
+        ("retries", "my_policy.py:Mine"),
+        ("retries", "logistic_fallback_least_served"),
+        ("once", "thompson_fallback_least_served"),
+        ("paretobandit", "best_llm_fallback"),
+    ],
+)
+def test_an_honest_entry_of_two_seeds_is_verified(task, policy, folder, request):
+    words = [f"data_dir={request.getfixturevalue('shared_data')}"] if task == "once" else []
+    done = called("arena", f"policy={policy}", f"tasks={task}", "seeds=2", "rounds=0.05",
+                  "tuning=false", *words)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    fine = called("arena", "verify", folder / "arena" / "thompson", "samples=1")
+    place = folder / "arena" / policy.rpartition(":")[2]
+    fine = called("arena", "verify", place, "samples=2", *words)
     assert fine.returncode == 0, fine.stderr
-    assert fine.stdout.count("run again, the same to the last bit") == 1
+    assert f"{place.name}: run again, the same to the last bit" in fine.stdout
+    assert f"{task}: num_seeds=2, and not 30: a first look, not an entry" in fine.stdout
 
 
 def _tampered_with(place):
@@ -286,27 +335,41 @@ def _tampered_with(place):
     kept = table.read_text()
     table.write_text(kept.replace("paper,Mine,1", "paper,Mine,2", 1))
     said = refused(["verify", place], "arena")
-    assert "table.csv does not follow from its arrays at paper, Mine" in said
+    assert "table.csv does not follow from its arrays at paper,Mine,2" in said
     table.write_text(kept)
+    page = place / "index.html"
+    kept = page.read_text()
+    page.write_text(kept.replace("Mine in the arena", "The best policy", 1))
+    said = refused(["verify", place], "arena")
+    assert "index.html does not follow from its arrays at <title>The best policy" in said
+    page.write_text(kept)
     board = boards.read_board(place)
+    more = board.notes["paper"] | {"looks": {"Mine": 0}}
+    boards.write_board(board._replace(notes=board.notes | {"paper": more}), place)
+    said = refused(["verify", place], "arena")
+    assert (
+        "board.json has looks={'Mine': 0} for task paper, and the stored results {'Mine': 1}"
+        in said
+    )
     better = board.rows.with_columns(gap=pl.when(policy="Mine").then(0.0).otherwise("gap"))
     boards.write_board(board._replace(rows=better), place)
     said = refused(["verify", place], "arena")
     assert "board.parquet does not follow from its arrays" in said
     boards.write_board(board, place)
-    # Arrays, rows and table in which one's own policy served a query more: run again it does not.
+    # Arrays, rows, table and page in which one's own policy needed fewer attempts at one seed of
+    # three: run again it did not.
     (file,) = (place / "data" / "paper").glob("*.nc")
     (one,) = files.read_file(file)
-    own = (one.point.policy == "Mine").astype(int)
-    better = one._replace(point=one.point.assign(departures=one.point.departures + own))
+    own = (one.point.policy == "Mine") & (one.point.seed == FIRST_SEED + 1)
+    fewer = (one.point.attempts - 0.5 * own).astype(one.point.attempts.dtype)
+    better = one._replace(point=one.point.assign(attempts=fewer))
     files.write_file([better], file)
     others = board.rows.filter(pl.col("task") != "paper")
     rows = pl.concat([others, boards.tabulate_point(better.point, "paper")])
-    boards.write_board(board._replace(rows=rows), place)
-    rows = boards.add_known(boards.read_board(place), boards.read_board())
-    tables.write_csv(table, boards.tabulate_policies(rows))
+    made = board._replace(rows=rows)
+    write_report(made, boards.read_board(), place, "Mine", None, display.make_console())
     said = refused(["verify", place, "samples=9"], "arena")
-    assert "policy Mine: departures differs when it is run again" in said
+    assert "task paper, policy Mine: attempts differs when it is run again" in said
     # Another world under the task's name.
     easier = one._replace(config=one.config.replace("slackness: 0.03", "slackness: 0.05"))
     files.write_file([easier], file)
@@ -326,6 +389,7 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("Trained", "policy Trained cannot be checked: it is trained before it runs"),
         ("Hides", "policy Hides must play N=4, K=1, d=3, but: not with four"),
         ("Peeks", "must not see the true utilities"),
         ("Remembers", "select and update must be pure"),
@@ -340,8 +404,26 @@ def test_who_cheats_does_not_enter(name, said, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("PeeksInLongRuns", "a contestant must not see the true utilities"),
+        ("PeeksUnchecked", "policy PeeksUnchecked: queue_length differs when it is run again"),
+    ],
+)
+def test_who_cheats_where_the_checks_of_an_entry_do_not_look_is_found_out(name, said, folder):
+    words = ("tasks=paper", "seeds=3", "rounds=0.05", "tuning=false")
+    done = called("arena", f"policy=my_policy.py:{name}", *words)
+    assert done.returncode == 0, done.stderr
+    table = pl.read_csv(folder / "arena" / name / "table.csv")
+    assert table.filter(policy=name)["score"].item() > 0.8, "it cheats"
+    error = refused(["verify", folder / "arena" / name, "samples=2"], "arena")
+    assert said in error, error
+
+
+@pytest.mark.slow
 def test_who_knows_the_seed_is_found_out(folder):
-    words = ("tasks=paper", "seeds=8", "rounds=0.1", "tuning=false")
+    words = ("tasks=paper", "seeds=4", "rounds=0.1", "tuning=false")
     done = called("arena", "policy=my_policy.py:Knows", *words)
     assert done.returncode == 0, done.stderr
     place = folder / "arena" / "Knows"

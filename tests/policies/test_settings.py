@@ -28,7 +28,7 @@ from cqbjax.policies import (
     RouterPolicy,
 )
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.testing.fairness import MaskedKeys
+from cqbjax.testing.fairness import IsolatedPolicy
 from cqbjax.testing.policies import Probe
 
 ROOT = Path(cqbjax.__file__).parent
@@ -240,7 +240,7 @@ def wrappers():
 
 def test_every_wrapper_passes_on_the_needs_of_the_policy_within():
     found = set(wrappers())
-    assert {ContextWrapper, MaskedKeys, Probe} <= found
+    assert {ContextWrapper, IsolatedPolicy, Probe} <= found
     other = Needs(*(not default for default in Needs()))
     assert not set(zip(other, Needs(), strict=True)) & {(True, True), (False, False)}
     for wrapper in found:
