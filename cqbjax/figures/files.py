@@ -1,20 +1,23 @@
 """Figures written to files: a PNG and a PDF each."""
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
 from cqbjax.core.files import write_atomic
 
 DOTS_PER_INCH = 150
+PAPER_WIDTHS, PAPER_POINTS = {1: 3.3, 2: 6.9}, 8  # inches of one and two columns
 COLOURS = 256  # of a PNG: it looks the same with a third of the bytes
 PDF_METADATA: dict[str, Any] = {"CreationDate": None, "Creator": None, "Producer": None}
 
@@ -34,14 +37,44 @@ def save_figure(figure: Figure, stem: str | Path, dots: int = DOTS_PER_INCH) -> 
     """
     stem = Path(stem)
     png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf"))
-    # Type 42 keeps the text of a PDF selectable.
-    settings: Any = {"pdf.fonttype": 42}
-    with _merge_glyph_warnings(), _laid_out(figure, dots), matplotlib.rc_context(settings):
+    with _merge_glyph_warnings(), _laid_out(figure, dots):
         write_atomic(png, encode_png(figure, dots))
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="pdf", dpi=dots, metadata=PDF_METADATA)
-        write_atomic(pdf, buffer.getvalue())
+        write_atomic(pdf, _encode_pdf(figure, dots))
     return png, pdf
+
+
+def save_paper_figure(figure: Figure, stem: str | Path, columns: int = 1) -> Path:
+    """Write a figure as `stem`.pdf for LaTeX: 8-point letters, no title or note, no date.
+
+    The figure itself changes.
+
+    Args:
+        figure: a figure of Matplotlib.
+        stem: the path without its ending.
+        columns: how many columns of a page it is wide; 1 or 2.
+
+    Returns:
+        The path of the PDF.
+    """
+    width = PAPER_WIDTHS[columns]
+    # Letters do not shrink, so the height shrinks less than the width.
+    shrunk = math.sqrt(width / figure.get_figwidth())
+    figure.set_size_inches(width, figure.get_figheight() * shrunk)
+    figure.suptitle("")
+    figure.supxlabel("")
+    for text in figure.findobj(Text):
+        cast(Text, text).set_fontsize(PAPER_POINTS)
+    with _merge_glyph_warnings(), _laid_out(figure, DOTS_PER_INCH):
+        write_atomic(path := Path(f"{stem}.pdf"), _encode_pdf(figure, DOTS_PER_INCH))
+    return path
+
+
+def _encode_pdf(figure: Figure, dots: int) -> bytes:
+    buffer, settings = io.BytesIO(), dict[Any, Any]({"pdf.fonttype": 42})
+    # Type 42 keeps the text of a PDF selectable.
+    with matplotlib.rc_context(settings):
+        figure.savefig(buffer, format="pdf", dpi=dots, metadata=PDF_METADATA)
+    return buffer.getvalue()
 
 
 def encode_png(figure: Figure, dots: int = DOTS_PER_INCH) -> bytes:

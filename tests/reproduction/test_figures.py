@@ -1,6 +1,7 @@
 """The pictures of the pages show what the committed tables say, in colours that differ."""
 
 import itertools
+import re
 
 import numpy as np
 import polars as pl
@@ -27,6 +28,17 @@ def test_policies_of_a_picture_have_different_colours(name):
         labels = set() if named else {*rows["policy"]} - {*panel.get("muted", [])}
         for one, other in itertools.combinations(sorted(labels), 2):
             assert find_style(one).color != find_style(other).color, (one, other)
+
+
+@pytest.mark.parametrize("name", [x for x in PICTURES if x != "paper_printed"])
+def test_a_note_gives_the_seeds_and_the_round_of_the_rows(name):
+    text = f"{PICTURES[name]['note']} {PICTURES[name]['title']} {PICTURES[name].get('pair_names')}"
+    for panel in panels(PICTURES[name]):
+        rows = figures.read_rows(panel)
+        seeds = set(rows["seeds"] if "seeds" in rows.columns else rows["n"])
+        rounds = set(rows["round"]) if panel["kind"] not in ("curves", "dots") else set()
+        for number in seeds | rounds:
+            assert re.search(rf"\b{number:,}\b", text), number
 
 
 def test_a_pair_is_a_hollow_and_a_filled_dot_at_the_numbers_of_the_table():

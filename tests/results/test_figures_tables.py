@@ -549,6 +549,21 @@ def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     assert (colours_off(tmp_path / "b.png", drawn) > 16).mean() > 0.05
 
 
+def test_a_paper_figure_is_a_column_wide_with_small_letters_and_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    written = []
+    for name in ("a", "b"):
+        figure = figures.draw_curves([fabricate()])
+        figure.suptitle("A finding")
+        path = figure_files.save_paper_figure(figure, tmp_path / name)
+        assert figure.get_figwidth() == 3.3 and "A finding" not in texts(figure)
+        assert {text.get_fontsize() for text in figure.findobj(Text)} == {8}
+        written.append(path.read_bytes())
+    assert written[0] == written[1] and b"MediaBox [ 0 0 237.6 " in written[0]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.pdf", "b.pdf"]
+
+
 def test_a_small_dot_of_many_colours_keeps_its_colour() -> None:
     figure = Figure(figsize=(4, 3))
     panel = figure.subplots()
