@@ -6,6 +6,7 @@ stored together. This module imports nothing heavy: a wrong value is reported be
 
 import dataclasses
 import itertools
+import pydoc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -281,11 +282,11 @@ def set_policy_choices(point: Config) -> None:
             continue
         length = exploration_length(point.explore_rounds, point.horizon, point.c1)
         own = {"exploration": chosen["exploration"], "c1": point.c1, "explore_rounds": length}
-        target = learner["_target_"].rpartition(".")[2]
-        if target in ("Acqb", "TrainedRouter"):
+        fields = getattr(pydoc.locate(learner["_target_"]), "__dataclass_fields__", {})
+        if own.keys() <= fields.keys():
             learner |= own
             continue
-        if target == "QueueingBandit":
+        if "exploration" in fields:  # a rule of its own, as Q-UCB has
             learner["exploration"] = "none"
         if chosen["exploration"] != "none":
             within = Config(learner)
