@@ -24,8 +24,9 @@ __all__ = ["Belief", "BlockBelief", "BlockBeliefState", "Estimator", "Interactio
 
 
 def choose_belief(
-    estimator: Estimator, problem: Problem, exact_steps: int = 0, window: int | None = None
-) -> Belief:
+    estimator: Estimator, problem: Problem, exact_steps: int = 0, window: int | None = None,
+    sweeps: int = 0,
+) -> Belief:  # fmt: skip
     """Return the belief of an estimator.
 
     Args:
@@ -37,20 +38,23 @@ def choose_belief(
             round, with n visits of every page of the history (`running`) or n Newton steps
             (`newton_cg`).
         window: W of `WindowedBelief`; None forgets nothing.
+        sweeps: joint Newton steps of all blocks in every round, after that of the offered ones.
 
     Raises:
-        ValueError: `newton_cg` is not defined for the problem.
+        ValueError: `newton_cg` is not defined for the problem or with `sweeps`.
     """
     if window is not None:
         # Space for W attempts, not for all attempts of a run.
         short = problem._replace(horizon=-(-window // problem.channels))
-        return WindowedBelief(choose_belief(estimator, short, exact_steps), window)
+        return WindowedBelief(choose_belief(estimator, short, exact_steps, None, sweeps), window)
     changing = problem.age_column is not None
     if estimator == "auto":
         blocks = problem.parameters == "shared" or changing or loss_model.depth(problem) > 0
         estimator = "running" if blocks else "newton_cg"
     if estimator == "running":
-        return BlockBelief(problem, exact_steps)
+        return BlockBelief(problem, exact_steps, sweeps)
+    if sweeps:
+        raise ValueError(f"sweeps={sweeps} needs estimator=running, and few dimensions")
     if changing:
         raise ValueError("estimator=newton_cg needs features that stay; use estimator=running")
     if problem.parameters == "shared":

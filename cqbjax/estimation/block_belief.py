@@ -34,10 +34,12 @@ class BlockBelief:
     Attributes:
         problem: shapes.
         exact_steps: 0: visit one page per round; n > 0: visit every page n times per round.
+        sweeps: after that, so many visits of a page of every block, and joint steps of all blocks.
     """
 
     problem: Problem
     exact_steps: int = 0
+    sweeps: int = 0
 
     least_lambda0 = running_estimate.LEAST_LAMBDA0
 
@@ -72,6 +74,8 @@ class BlockBelief:
         """Add one interaction to V, then to the estimate."""
         posterior = gaussian.observe(state.posterior, self.problem, new)
         estimate = running_estimate.update(state.estimate, self.problem, new, self.exact_steps)
+        if self.sweeps:
+            estimate = running_estimate.sweep(estimate, self.problem, new, self.sweeps)
         return BlockBeliefState(posterior, estimate)
 
 

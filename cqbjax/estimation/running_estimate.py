@@ -101,6 +101,28 @@ def update(
     )
 
 
+def sweep(state: RunningEstimate, problem: Problem, new: Interaction, times: int) -> RunningEstimate:
+    """Move all blocks jointly: visit the next page of each, take a Newton step, and repeat.
+
+    Where rows couple blocks (disjoint, K > 1), the minimiser over the offered blocks alone is not
+    that over all of them.
+
+    Args:
+        state: the estimate after `update`.
+        problem: shapes.
+        new: the interaction that was added.
+        times: the number of visits and steps.
+    """
+    blocks = jnp.arange(problem.num_blocks)
+    learns = new.valid & (state.pages.length > 0)  # a block without rows stays at zero
+    whole = new._replace(offered=None)
+
+    def visit(_: int, work: RunningEstimate) -> RunningEstimate:
+        return _visit(work, problem, whole, blocks, learns)
+
+    return jax.lax.fori_loop(0, times, visit, state)
+
+
 def row_step(
     system: tuple[Array, Array], problem: Problem, new: Interaction, theta: Array
 ) -> Array:

@@ -87,6 +87,9 @@ class Acqb:
         exact_steps: 0: the estimator's default. n > 0: iterate towards the exact minimiser in every
             round, with n passes over the stored history (`running`) or n Newton steps
             (`newton_cg`).
+        sweeps: n joint Newton steps of all blocks after that of the offered ones, in every round
+            (`running`). 0: Algorithm 2, which moves only the offered blocks; for K > 1 its estimate
+            is not the joint minimiser.
         retry: how exploitation treats a query that returns: `same`, like a new one (the paper);
             `fallback`: without the servers already offered to it, while others remain; `posterior`:
             with utilities lowered by its own failures; `recall`: with utilities conditioned on the
@@ -120,6 +123,7 @@ class Acqb:
     num_samples: int | None = static(default=None)
     estimator: estimation.Estimator = static(default="auto")
     exact_steps: int = static(default=0)
+    sweeps: int = static(default=0)
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
     recall_by: RecallBy = static(default="row")
@@ -145,6 +149,8 @@ class Acqb:
         check_options(self)
         retries.check_precision(self.precision)
         samples, window, few = self.num_samples, self.window, self.exploit_size
+        if type(self.sweeps) is not int or self.sweeps < 0:
+            raise ValueError(f"sweeps={self.sweeps} must be a whole number, at least 0")
         if samples is not None and (type(samples) is not int or samples < 1):
             raise ValueError(f"num_samples={samples} must be a whole number, at least 1, or null")
         if window is not None and (type(window) is not int or window < 2 or window % 2):
@@ -160,7 +166,7 @@ class Acqb:
                 raise ValueError(f"{key}={value} must be a finite number and not negative")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
-        table = isinstance(estimation.choose_belief(self.estimator, problem), TableBelief)
+        table = isinstance(self.belief(problem), TableBelief)
         products = (samples or 0) * problem.num_blocks
         if self.optimism == "thompson" and products > MOST_PRODUCTS and not table:
             raise ValueError(
@@ -196,7 +202,9 @@ class Acqb:
 
     def belief(self, problem: Problem) -> estimation.Belief:
         """Return the estimator: its shapes and methods."""
-        return estimation.choose_belief(self.estimator, problem, self.exact_steps, self.window)
+        return estimation.choose_belief(
+            self.estimator, problem, self.exact_steps, self.window, self.sweeps
+        )
 
     def theta(self, state: AcqbState, contexts: Array, problem: Problem) -> Array:
         """Return the estimates of a state: [B, d], or [T, B, d] of a stack of states."""

@@ -36,6 +36,28 @@ def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_sweep_keeps_the_estimate_within_two_percent_of_the_joint_minimiser(size):
+    """Algorithm 2's estimate is not the joint minimiser; one joint Newton step a round reaches it."""
+
+    def furthest(sweeps):
+        policy = Acqb(alpha_scale=0.2, c1=0.25, sweeps=sweeps)
+        run = study.play(Synthetic(), size, 0.7, 200, 0, policy)
+        distances = study.measure(run, study.sampled(200, 20, 10))
+        return max(100 * one.joint / (0.2 * one.radius) for one in distances)
+
+    assert furthest(0) > 5 * LIMIT and furthest(1) < LIMIT
+
+
+def test_sweeps_are_refused_where_no_model_of_the_history_is_stored():
+    problem = Synthetic(dim=40).problem(1, 10)
+    with pytest.raises(ValueError, match="sweeps=1 needs estimator=running"):
+        Acqb(sweeps=1).check(problem)
+    with pytest.raises(ValueError, match="sweeps=-1 must be a whole number, at least 0"):
+        Acqb(sweeps=-1).check(Synthetic().problem(1, 10))
+
+
+@pytest.mark.slow
 def test_pages_never_expanded_anew_would_not(monkeypatch):
     expand = running_estimate._expand
 

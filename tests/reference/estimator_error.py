@@ -6,6 +6,8 @@ Writes `results/tables/estimator_error.{csv,md}`; cases of prompts are those who
 the folder. Whole runs of ACQB in float32; at sampled rounds the blocks that the round moved are
 solved exactly in float64 by `tests.reference`, the other blocks staying where the run has them, and
 the distance is taken in the norm of each block's design matrix V, as a share of its radius alpha.
+Where rows couple blocks (disjoint, K > 1, few dimensions), the distance of the same blocks from the
+joint minimiser over all blocks is measured too.
 """
 
 import argparse
@@ -48,6 +50,7 @@ ARGUMENTS.add_argument(
 CAPTION = "Distance from the minimiser, percent of the radius"
 Judged = Acqb | ContextWrapper
 DENSE = 40
+MOST_JOINT = 100  # numbers of theta up to which the joint minimiser is solved for
 # As in conf/experiment.
 HEADS = {
     "routerbench": ContrastiveConfig(),
@@ -89,6 +92,7 @@ class Distance(NamedTuple):
         round: t, from 1.
         block: server number, 0 for a shared parameter.
         distance: |theta - exact| in the norm of V.
+        joint: the same from the minimiser over all blocks; null where it is not measured.
         radius: alpha of the block at alpha_scale 1.
     """
 
@@ -96,6 +100,7 @@ class Distance(NamedTuple):
     block: int
     distance: float
     radius: float
+    joint: float | None = None
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "capacity"))
@@ -190,11 +195,17 @@ def measure(run: Run, rounds: np.ndarray, lambda0: float = 1.0) -> list[Distance
         shared = run.problem.parameters == "shared"
         free = [0] if shared else sorted(run.servers[t - 1].tolist())
         best = exact(run, t, free, lambda0)
+        coupled = not shared and len(free) > 1 and run.theta[0].size <= MOST_JOINT
+        joint = exact(run, t, list(range(len(run.theta[0]))), lambda0) if coupled else None
         for solution, block in zip(best, free, strict=True):
-            delta = run.theta[t - 1, block] - solution
             matrix, count = design(run, t, block, lambda0)
-            size = float(np.sqrt(delta @ matrix @ delta))
-            distances.append(Distance(t, block, size, radius(run.problem, count, lambda0)))
+            delta = run.theta[t - 1, block] - solution
+            far = None if joint is None else run.theta[t - 1, block] - joint[block]
+            distances.append(Distance(
+                t, block, float(np.sqrt(delta @ matrix @ delta)),
+                radius(run.problem, count, lambda0),
+                None if far is None else float(np.sqrt(far @ matrix @ far)),
+            ))  # fmt: skip
     return distances
 
 
@@ -225,6 +236,7 @@ class Case(NamedTuple):
         seeds: runs, from seed 0.
         every: each of the first `DENSE` rounds is looked at, then one in so many.
         scale: alpha_scale of the runs, and of the radius that the distance is compared with.
+        sweeps: of the runs.
         shown: makes, of ACQB and a seed, the policy that sees other contexts; None: the source's.
     """
 
@@ -235,6 +247,7 @@ class Case(NamedTuple):
     seeds: int = 1
     every: int = 10
     scale: float = 0.2
+    sweeps: int = 0
     shown: Callable[[Acqb, int], Judged] | None = None
 
 
@@ -244,6 +257,10 @@ def cases(folder: pathlib.Path) -> dict[str, Case]:
     # Every round: the worst come right after a choice that was thought unlikely, which is rare.
     named = {
         f"d=5 N=5 K={k} disjoint": Case(Synthetic(), k, 0.7, 1000, 4, every=1) for k in (1, 2, 3)
+    }
+    named |= {
+        f"d=5 N=5 K={k} disjoint, one sweep": Case(Synthetic(), k, 0.7, 1000, 4, every=1, sweeps=1)
+        for k in (2, 3)
     }
     shared = Synthetic(parameters="shared")
     named |= {f"d=5 N=5 K={k} shared": Case(shared, k, 0.7, 1000, 4, every=1) for k in (1, 2)}
@@ -290,7 +307,7 @@ def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, se
 
 def policy_of(case: Case) -> Acqb:
     """Return the policy of a case's runs, before it is shown other contexts."""
-    return Acqb(alpha_scale=case.scale, c1=0.25)
+    return Acqb(alpha_scale=case.scale, c1=0.25, sweeps=case.sweeps)
 
 
 def distances_of(case: Case, seed: int) -> list[Distance]:
@@ -309,9 +326,15 @@ def table(named: Mapping[str, Case]) -> pl.DataFrame:
     for name, case in named.items():
         runs = [distances_of(case, seed) for seed in range(case.seeds)]
         shares = np.concatenate([percent(run, case.scale) for run in runs])
+        joint = np.array([
+            100 * one.joint / (case.scale * one.radius)
+            for run in runs for one in run if one.joint is not None
+        ])  # fmt: skip
         rows.append({
             "case": name, "rounds": case.horizon, "seeds": case.seeds, "every": case.every,
             "alpha_scale": case.scale, "max_percent": shares.max(), "mean_percent": shares.mean(),
+            "joint_max_percent": joint.max() if joint.size else None,
+            "joint_mean_percent": joint.mean() if joint.size else None,
         })  # fmt: skip
     return pl.DataFrame(rows)
 
