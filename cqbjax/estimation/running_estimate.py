@@ -101,7 +101,9 @@ def update(
     )
 
 
-def sweep(state: RunningEstimate, problem: Problem, new: Interaction, times: int) -> RunningEstimate:
+def sweep(
+    state: RunningEstimate, problem: Problem, new: Interaction, times: int
+) -> RunningEstimate:
     """Move all blocks jointly: visit the next page of each, take a Newton step, and repeat.
 
     Where rows couple blocks (disjoint, K > 1), the minimiser over the offered blocks alone is not

@@ -29,7 +29,7 @@ PACKAGES = (
 )  # fmt: skip
 # Keys to which others refer (policies, source, rates), and which count there.
 INDIRECT_KEYS = (
-    "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "recall_by",
+    "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "sweeps", "precision", "recall_by",
     "explore_rounds", "window", "exploit_size", "head", "warm", "num_servers", "dim", "slackness",
     "parameters", "rates_by_K", "policies_by_K",
 )  # fmt: skip

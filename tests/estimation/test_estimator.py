@@ -38,7 +38,7 @@ def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_one_sweep_keeps_the_estimate_within_two_percent_of_the_joint_minimiser(size):
-    """Algorithm 2's estimate is not the joint minimiser; one joint Newton step a round reaches it."""
+    """Algorithm 2's estimate is not the joint minimiser; a joint Newton step a round reaches it."""
 
     def furthest(sweeps):
         policy = Acqb(alpha_scale=0.2, c1=0.25, sweeps=sweeps)
