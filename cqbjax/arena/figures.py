@@ -102,15 +102,14 @@ def _draw_interval(
     panel.plot([row[name]], [place], "o", color=color, ms=4.5, mfc=color if filled else "white")
 
 
-def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Figure:
-    """Draw the scores of one policy in its tasks, or of one task's policies, with their intervals.
+def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str]) -> Figure:
+    """Draw the scores of the policies of a task, with their intervals.
 
     Args:
         rows: from `board.tabulate_policies`, those with a score.
-        names: the name of each value of the column `by`, from top to bottom.
-        by: `task` or `policy`.
+        names: the name of each policy, by label, from top to bottom.
     """
-    by_name = {row[by]: row for row in rows.iter_rows(named=True)}
+    by_name = {row["policy"]: row for row in rows.iter_rows(named=True)}
     drawn = [name for name in names if name in by_name]
     with fonts(POINTS), matplotlib.rc_context({"axes.spines.left": False}):
         figure = Figure(figsize=(6.0, 0.7 + 0.21 * len(drawn)), layout="constrained")

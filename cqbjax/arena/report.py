@@ -32,6 +32,7 @@ TABLE = "table.csv"
 TAUS = np.linspace(-0.2, 1.0, 61)
 DOTS_PER_INCH, PAGE_DOTS_PER_INCH = 90, 110  # of the pictures, which are wide
 MOST_PROFILES = 8  # more lines cannot be distinguished by eye
+MOST_ROWS = 30  # policies of a picture, the best ones
 # The columns of a task's table on the page, with their headings.
 COLUMNS = {
     "gap": "Gap, queries", "score": "Score", "behind": "Behind the best",
@@ -82,7 +83,7 @@ def write_report(
     titles = {task.name: task.title for task in list_tasks()}
     pictures = {
         "Each policy in each task, and over all tasks":
-            figures.draw_scores(table, overall, titles, entrant),
+            figures.draw_scores(select_best(table, entrant), overall, titles, entrant),
         "Performance profiles over all tasks: the share of runs above each score":
             figures.draw_profiles(_compute_profiles(scored, overall, entrant), TAUS, entrant),
     }  # fmt: skip
@@ -101,7 +102,7 @@ def write_report(
         css=STYLES.read_text(), entrant=entrant,
         title=f"{entrant} in the arena" if entrant else "The arena",
         tracks={name: frame.to_dicts() for name, frame in tracks.items()},
-        tasks=_describe_tasks(table, made), columns=COLUMNS,
+        tasks=_describe_tasks(table, made, entrant), columns=COLUMNS,
         figures=[{"caption": text, "data": _embed(one)} for text, one in pictures.items()],
         cards=[] if entrant else _describe_policies(table, made, composer),
         looks=max((note["looks"].get(entrant, 1) for note in made.notes.values()), default=1),
@@ -126,16 +127,24 @@ def _compute_profiles(
     return profiles
 
 
-def _describe_tasks(table: pl.DataFrame, made: Board) -> list[dict[str, Any]]:
+def select_best(table: pl.DataFrame, entrant: str | None) -> pl.DataFrame:
+    """Return the rows of the best policies on average, the ends of the scale, and the entrant."""
+    means = table.drop_nulls("score").group_by("policy").agg(pl.col("score").mean())
+    best = means.sort("score", "policy", descending=[True, False])["policy"].to_list()[:MOST_ROWS]
+    return table.filter(pl.col("policy").is_in([*best, OPTIMAL, RANDOM, *filter(None, [entrant])]))
+
+
+def _describe_tasks(table: pl.DataFrame, made: Board, entrant: str | None) -> list[dict[str, Any]]:
     """Return what the page shows of each task."""
     described = []
     for task in list_tasks():
         if task.name in made.notes:
             rows, note = table.filter(task=task.name), made.notes[task.name]
-            names = {label: find_style(label).name for label in rows["policy"]}
+            drawn = select_best(rows, entrant)
+            names = {label: find_style(label).name for label in drawn["policy"]}
             described.append(task._asdict() | {
                 "rows": rows.to_dicts(), "seeds": note["seeds"], "horizon": note["horizon"],
-                "figure": _draw_intervals(rows, names, "policy"),
+                "figure": _draw_intervals(drawn, names),
             })  # fmt: skip
     return described
 
@@ -150,7 +159,6 @@ def _describe_policies(
         composer.compose([f"arena={task}", words]) for task in ("paper", "paretobandit")
     )
     policies = composer.make_policies(config.policy)
-    titles = {task.name: task.title for task in list_tasks() if task.name in made.notes}
     for label in labels:
         rows, policy = table.filter(policy=label), policies[label]
         worst = rows.drop_nulls("score").sort("score").head(1)
@@ -166,7 +174,6 @@ def _describe_policies(
             "wins": ", ".join(rows.filter(pl.col("standing") != scores.UNDECIDED, group=1)["task"]),
             "loses": "".join(f"{task} (score {score:.2f})"
                              for task, score in worst.select("task", "score").iter_rows()),
-            "figure": _draw_intervals(rows, titles, "task"),
         })  # fmt: skip
     return cards
 
@@ -193,10 +200,10 @@ def _describe_inputs(policy: Any) -> str:
     return ", ".join([*seen, *["the servers offered to each query"] * needs.offer_counts])
 
 
-def _draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> str | None:
+def _draw_intervals(rows: pl.DataFrame, names: Mapping[str, str]) -> str | None:
     """Return the embedded figure of the rows that have a score; None if there are none."""
     scored = rows.filter(pl.col("score").is_not_null(), pl.col("policy") != OPTIMAL)
-    return _embed(figures.draw_intervals(scored, names, by)) if scored.height else None
+    return _embed(figures.draw_intervals(scored, names)) if scored.height else None
 
 
 def _embed(figure: Figure) -> str:

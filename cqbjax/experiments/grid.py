@@ -6,7 +6,6 @@ stored together. This module imports nothing heavy: a wrong value is reported be
 
 import dataclasses
 import itertools
-import pydoc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -282,7 +281,7 @@ def set_policy_choices(point: Config) -> None:
             continue
         length = exploration_length(point.explore_rounds, point.horizon, point.c1)
         own = {"exploration": chosen["exploration"], "c1": point.c1, "explore_rounds": length}
-        fields = getattr(pydoc.locate(learner["_target_"]), "__dataclass_fields__", {})
+        fields = getattr(validation.import_target(learner["_target_"]), "__dataclass_fields__", {})
         if own.keys() <= fields.keys():
             learner |= own
             continue

@@ -317,11 +317,11 @@ def _explain_unread(
 def _find_study_type(config: Config) -> Any:
     """Return the class of a study type, or None for a sweep, which imports JAX."""
     target = str(select(config, "kind._target_"))
-    found = None if target == "cqbjax.experiments.sweeps.Sweep" else _import_target(target)
+    found = None if target == "cqbjax.experiments.sweeps.Sweep" else import_target(target)
     return found if hasattr(found, "unread_keys") else None
 
 
-def _import_target(target: Any) -> Any:
+def import_target(target: Any) -> Any:
     """Return the class or function of a `_target_`, or None if it does not exist."""
     try:
         return pkgutil.resolve_name(str(target))
@@ -336,7 +336,7 @@ def _explain_condition(key: str, config: Config) -> str:
         conditions = [condition for each, condition in CONDITIONS if each == name]
         return next(filter(None, (one.explain(config) for one in conditions)), "")
     node = select(config, parent)
-    target = _import_target(node.get("_target_")) if isinstance(node, Config) else None
+    target = import_target(node.get("_target_")) if isinstance(node, Config) else None
     condition = getattr(target, "conditions", {}).get(name)
     if target is None or condition is None:
         return ""

@@ -142,6 +142,12 @@ def policies_of(*words):
     return point.config.policy
 
 
+def test_a_files_constants_for_policies_that_are_not_chosen_are_left_out():
+    chosen = composed("arena=slice", "policy=[acqb, acqb_fallback, random]").policy
+    assert chosen.keys() == {"acqb", "acqb_fallback", "random"}
+    assert (chosen.acqb.c1, chosen.acqb_fallback.c1) == (0.25, 0.05)
+
+
 def test_keys_change_every_policy_but_the_ends_of_the_scale():
     words = ("policy=[optimal,random,acqb,acqb_intercept,thompson,q_ucb]", "c1=0.5")
     made = policies_of(*words, "schedule=oldest", "retry=fallback", "exploration=decaying")

@@ -498,7 +498,7 @@ def odd_figure(name: str) -> Figure:
     if name == "scores":
         return arena.draw_scores(table, overall, {"t": r"a$\no$", "u": "x"}, "_mine")
     if name == "intervals":
-        return arena.draw_intervals(overall, {label: label for label in ODD}, "policy")
+        return arena.draw_intervals(overall, {label: label for label in ODD})
     if name == "profiles":
         return arena.draw_profiles({one: (taus, taus, taus) for one in ODD}, taus)
     return theory.draw_slopes([point], r"a$\no$")

@@ -1,0 +1,100 @@
+"""Choose the constants of the arena's policies: one budget and one measure, on the tuning seeds.
+
+    python -m reproduction.arena_tuning FOLDER [DATA_DIR]
+
+runs each of `SETTINGS` in every task of a family at the first `SEEDS` tuning seeds, and writes
+`results/tables/arena_tuning.csv`. The measure is the arena's: the interquartile mean of the score
+over seeds and tasks of the family. Each learner runs with its own rules, and on real prompts also
+with another LLM on a retry and the least served query first, for which other constants are best.
+"""
+
+import sys
+from pathlib import Path
+
+import polars as pl
+
+from cqbjax.arena import scores, tasks
+from cqbjax.arena.board import tabulate_point
+from cqbjax.cli._compose import compose_jobs, initialize_hydra
+from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.core import backend
+from cqbjax.engine.progress import show_progress
+from cqbjax.experiments import display, loop, shards
+from cqbjax.results.tables import write_csv
+
+TABLE = Path(__file__).parents[1] / "results" / "tables" / "arena_tuning.csv"
+SEEDS, BUDGET = 10, 12
+CACHE: dict[str, object] = {}  # sources and tables
+REPLAY = "replay"  # tests schedules only, and its log is not part of the data
+WEIGHTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.25, 2, 4, 8)
+ACQB: list[dict[str, float]] = [
+    {"alpha_scale": a, "c1": c} for a in (0.03, 0.1, 0.3, 1) for c in (0.05, 0.25, 1)
+]
+# Base -> the settings tried. All forms of ACQB use its constants.
+SETTINGS: dict[str, list[dict[str, float]]] = {
+    "acqb": ACQB,
+    "linucb": [{"linucb_alpha": value} for value in WEIGHTS],
+    "lints": [{"lints_alpha": value} for value in WEIGHTS],
+    "best_llm": [{"tries": value} for value in (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80)],
+}
+# Whether on real prompts, and the rules that the learners have.
+COMPOSITIONS = ((False, ""), (True, ""), (True, "_fallback_least_served"))
+
+
+def run_setting(
+    task: tasks.Task, label: str, setting: dict[str, float], folder: Path, data_dir: str
+) -> pl.DataFrame:
+    """Return the score of each run of a policy with some constants in a task."""
+    composer = tasks.Composer(lambda words: compose_jobs([words])[0].config, make, make_policies)
+    words = [f"policy=[random,{label}]"]
+    words += [f"{key}={value}" for key, value in setting.items()]
+    name = "-".join([task.name, label, *(f"{value:g}" for value in setting.values())])
+    values = {"data_dir": data_dir} if data_dir else {}
+    request = tasks.Request(tuning=True, seeds=SEEDS, folder=folder, values=values)
+    ready = composer.prepare(tasks.compose_task(task, request, composer, words), CACHE)
+    index = shards.index_of([ready], folder / name)
+    left = shards.select_missing([ready], index)
+    with show_progress() as progress:
+        lost = loop.run_points(
+            left, index, (make, make_policies), progress, display.make_console(), fail_fast=True
+        )
+    assert not lost, lost
+    (point,) = shards.read_back([ready], index)
+    return scores.add_scores(tabulate_point(point, task.name))
+
+
+def tune(folder: Path, data_dir: str) -> pl.DataFrame:
+    """Run all settings; return a row for each family, policy and setting, the best first."""
+    rows = []
+    for on_prompts, rules in COMPOSITIONS:
+        family = [
+            task for task in tasks.list_tasks()
+            if task.on_prompts == on_prompts and task.name != REPLAY
+        ]  # fmt: skip
+        for base, settings in SETTINGS.items():
+            assert len(settings) == BUDGET
+            made: list[list[pl.DataFrame]] = [[] for _ in settings]
+            for task in family:  # one task at a time: its programs serve all settings
+                for of_setting, setting in zip(made, settings, strict=True):
+                    of_setting.append(run_setting(task, base + rules, setting, folder, data_dir))
+            for of_setting, setting in zip(made, settings, strict=True):
+                own = pl.concat(of_setting).filter(policy=base + rules)
+                row = scores.aggregate_scores(own, [task.name for task in family]).row(
+                    0, named=True
+                )
+                rows.append({
+                    "family": "prompts" if on_prompts else "synthetic", "policy": base + rules,
+                    "setting": " ".join(f"{key}={value:g}" for key, value in setting.items()),
+                    "tasks": len(family), "seeds": SEEDS,
+                    **{key: row[key] for key in ("iqm", "iqm_low", "iqm_high")},
+                    "mean": own["score"].mean(),
+                })  # fmt: skip
+                print(rows[-1], flush=True)
+    order = ["family", "policy", "iqm"]
+    return pl.DataFrame(rows).sort(order, descending=[True, False, True])
+
+
+if __name__ == "__main__":
+    backend.configure()
+    with initialize_hydra():
+        write_csv(TABLE, tune(Path(sys.argv[1]), (sys.argv[2:] or [""])[0]))
