@@ -4,6 +4,7 @@ const PLACES = {start: 6, how_to: 8, concepts: 4, results: 3, reference: 2, gall
 // What people ask for under another name.
 const NAMES = {
   "arena": "arena board leaderboard benchmark compare policies",
+  "concepts/model": "regret utility queue",
   "concepts/routing": "cost price dollars usd",
   "how_to/add_a_dataset": "data prompts table csv own",
   "how_to/add_user_or_service_dynamics": "abandonment patience impatient delay outage",

@@ -85,7 +85,7 @@ def pack_scripts(page: str) -> str:
     """Return a page with all its scripts compressed in one script, a third of their bytes.
 
     The browser decompresses and runs them in their order, with functions that browsers have had
-    since 2023.
+    since 2023. A script of type `lazy/ID` runs once the element ID comes near the window.
     """
     scripts = [
         (kind[1] if (kind := re.search(r'type="([^"]+)"', words)) else "text/javascript", text)
@@ -146,11 +146,11 @@ def table(frame: pl.DataFrame, name: str, filters: Sequence[str], rows: int = 10
         columnControl=[SORT], ordering={"indicators": False, "handler": True},
         columnDefs=definitions,
     )  # fmt: skip
-    return str(html)
+    return str(html).replace('type="module"', f'type="lazy/{name}"')
 
 
 def _compared_table(frame: pl.DataFrame) -> str:
-    """Return the table of the paper's numbers beside ours; rows without ours come last."""
+    """Return the table of the paper's numbers beside ours: judged rows first, empty ones last."""
     verdicts = {True: "inside", False: "outside"}
     columns: dict[str, Any] = {
         "dataset": "dataset", "K": "K", "λ": "arrival_rate", "T": "round", "policy": _policy(),
@@ -162,7 +162,8 @@ def _compared_table(frame: pl.DataFrame) -> str:
         "our study": pl.col("study").fill_null("–"), "data": _mark(pl.col("stand_in")),
         "note": pl.col("note").fill_null("").str.replace("^not judged: ", ""),
     }  # fmt: skip
-    shown = frame.sort(pl.col("ours").is_null(), maintain_order=True).select(**columns)
+    order = [pl.col(key).is_null() for key in ("ours", "inside")]
+    shown = frame.sort(order, maintain_order=True).select(**columns)
     filters = ["dataset", "K", "λ", "T", "policy", "statistic", "verdict", "our study"]
     return table(shown, "compared", filters)
 

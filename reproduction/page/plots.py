@@ -82,36 +82,42 @@ class Drawn(NamedTuple):
 
     Attributes:
         figures: by study.
-        script: draws them.
+        scripts: study -> script that draws its figure once it comes into view.
         divs: key -> element to draw into.
         library: Bokeh itself, inline.
     """
 
     figures: dict[str, Figure]
-    script: str
+    scripts: dict[str, str]
     divs: dict[str, str]
     library: str
 
 
 def draw(extracts: Sequence[Extract]) -> Drawn:
     """Draw the figures of studies."""
-    models: dict[str, bk.Model] = {}
-    figures = {made.notes["name"]: _draw_figure(made, models) for made in extracts}
-    document = Document()
-    # Frozen: otherwise Bokeh collects all models again for each root.
-    with document.models.freeze():
-        for model in models.values():
-            document.add_root(model)
-    script, divs = components(models)
+    figures, scripts = {}, {}
+    divs: dict[str, str] = {}
+    for made in extracts:
+        models: dict[str, bk.Model] = {}
+        name, document = made.notes["name"], Document()
+        figures[name] = _draw_figure(made, models)
+        # Frozen: otherwise Bokeh collects all models again for each root.
+        with document.models.freeze():
+            for model in models.values():
+                document.add_root(model)
+        script, own = components(models)
+        scripts[name] = script.replace("<script", f'<script type="lazy/{name}"', 1)
+        divs |= own
     # Number Bokeh's random names, so that the same results give the same page.
-    numbers = {name: f"plot-{i}" for i, name in enumerate(dict.fromkeys(RANDOM.findall(script)))}
+    random = dict.fromkeys(RANDOM.findall("".join(scripts.values())))
+    numbers = {name: f"plot-{i}" for i, name in enumerate(random)}
 
     def replace_names(text: Any) -> str:
         return RANDOM.sub(lambda match: numbers.get(match[0], match[0]), text)
 
-    divs = {key: replace_names(div) for key, div in divs.items()}
+    scripts, divs = ({k: replace_names(v) for k, v in one.items()} for one in (scripts, divs))
     library = Resources(mode="inline", components=["bokeh", "bokeh-widgets"])
-    return Drawn(figures, replace_names(script), divs, library.render_js())
+    return Drawn(figures, scripts, divs, library.render_js())
 
 
 def _draw_figure(made: Extract, models: dict[str, bk.Model]) -> Figure:

@@ -107,7 +107,9 @@ def until(browser, script, *values):
 
 
 def ready(browser):
-    """Wait until all figures are laid out and all tables made."""
+    """Wait until all figures are laid out and all tables made, as for a print."""
+    until(browser, "return window.Bokeh && document.querySelectorAll('[data-panel]').length;")
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
     until(
         browser,
         "const panels = document.querySelectorAll('[data-panel]').length;"
@@ -367,6 +369,19 @@ def test_the_keyboard_reaches_what_can_be_operated(browser):
         """,
     )
     assert reached == {"switches": True, "toolbars": True, "tables": True}
+
+
+def test_a_figure_is_drawn_when_it_comes_into_view_and_again_on_a_log_axis(page, browser):
+    browser.get("about:blank")
+    browser.get(page.as_uri())
+    count = "deep(document.getElementById('routerbench'), 'canvas').length"
+    until(browser, "return window.Bokeh && document.getElementById('routerbench');")
+    assert browser.execute_script(f"{DEEP} return [{count}, Bokeh.documents.length];") == [0, 0]
+    scroll = "document.getElementById('routerbench').scrollIntoView();"
+    until(browser, f"{scroll} return {count} >= 6;")
+    browser.execute_script("document.querySelector('[data-of=routerbench]').click();")
+    scales = "Bokeh.documents.at(-1).roots().map((one) => one.y_scale?.type)"
+    until(browser, f"return {count} >= 6 && {scales}.includes('LogScale');")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
