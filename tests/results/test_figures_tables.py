@@ -484,7 +484,8 @@ def odd_figure(name: str) -> Figure:
     point, swept = odd(), [odd(**{r"k$\no$": value, "j": j}) for value in ODD[:2] for j in (1, 2)]
     scored = [
         {"policy": label, "task": task, "score": 0.5, "score_low": 0.4, "score_high": 0.6,
-         "group": 1, "standing": "best", "iqm": 0.5, "iqm_low": 0.4, "iqm_high": 0.6}
+         "group": 1, "standing": "best", "same_as": None, "iqm": 0.5, "iqm_low": 0.4,
+         "iqm_high": 0.6}
         for label in ODD for task in ("t", "u")
     ]  # fmt: skip
     table, taus = pl.DataFrame(scored), np.linspace(0, 1, 5)
