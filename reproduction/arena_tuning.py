@@ -33,8 +33,8 @@ ACQB: list[dict[str, float]] = [
 # Base -> the settings tried. All forms of ACQB use its constants.
 SETTINGS: dict[str, list[dict[str, float]]] = {
     "acqb": ACQB,
-    "linucb": [{"linucb_alpha": value} for value in WEIGHTS],
-    "lints": [{"lints_alpha": value} for value in WEIGHTS],
+    "linucb": [{"alpha": value} for value in WEIGHTS],
+    "lints": [{"alpha": value} for value in WEIGHTS],
     "best_llm": [{"tries": value} for value in (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80)],
 }
 # Whether on real prompts, and the rules that the learners have.
@@ -47,7 +47,7 @@ def run_setting(
     """Return the score of each run of a policy with some constants in a task."""
     composer = tasks.Composer(lambda words: compose_jobs([words])[0].config, make, make_policies)
     words = [f"policy=[random,{label}]"]
-    words += [f"{key}={value}" for key, value in setting.items()]
+    words += [f"policy.{label}.{key}={value}" for key, value in setting.items()]
     name = "-".join([task.name, label, *(f"{value:g}" for value in setting.values())])
     values = {"data_dir": data_dir} if data_dir else {}
     request = tasks.Request(tuning=True, seeds=SEEDS, folder=folder, values=values)

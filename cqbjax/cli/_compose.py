@@ -401,11 +401,6 @@ class JobComposer:
             chosen = config.hydra.runtime.choices
             with open_dict(config):
                 del config["hydra"]
-                # A file may give constants to policies that are not chosen.
-                policies = config.get("policy") or {}
-                for label in [one for one in policies if "_target_" not in policies[one]]:
-                    if split_label(label, list_bases())[0] in list_bases():
-                        del policies[label]
             leaves = dict(_iterate_leaves(config))
             lists = [key for key in leaves if leaves[key] and key not in validation.DIMENSIONS]
             grid: list[str] = []

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from cqbjax.core.inputs import is_integer, round_fraction
+from cqbjax.core.labels import split_label
 
 # A reference to a key, `${a.b}`, and a call of a resolver that is a pure function.
 _REFERENCE = re.compile(r"\$\{(\w[\w.]*)\}")
@@ -108,6 +109,7 @@ class Template:
     """A composed configuration whose interpolations are not resolved yet."""
 
     def __init__(self, config: DictConfig) -> None:
+        _drop_unchosen(config)
         self._pickled = pickle.dumps(config)
         plain = to_config(OmegaConf.to_container(config))
         self._pickled_plain = pickle.dumps(plain)
@@ -187,6 +189,18 @@ class _Resolver:
         self._omegaconf[_SCRATCH_KEY] = text
         scratch = OmegaConf.create({_SCRATCH_KEY: self._omegaconf[_SCRATCH_KEY]})
         return to_config(OmegaConf.to_container(scratch, resolve=True))[_SCRATCH_KEY]
+
+
+def _drop_unchosen(config: DictConfig) -> None:
+    """Drop the constants that a file gives to policies that are not chosen."""
+    policies = config.get("policy")
+    if not isinstance(policies, DictConfig):
+        return
+    known = {path.stem for group in ("policy", "router") for path in CONF.glob(f"{group}/*.yaml")}
+    with open_dict(policies):
+        for label in [one for one in policies if "_target_" not in (policies[one] or {})]:
+            if split_label(str(label), known)[0] in known:
+                del policies[label]
 
 
 def from_omegaconf(config: DictConfig) -> ComposedConfig:

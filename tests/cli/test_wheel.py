@@ -179,4 +179,4 @@ def test_a_policy_of_a_single_file_enters_the_arena_from_the_wheel(site, tmp_pat
     assert "MyPolicy in the arena" in (entry / "index.html").read_text()
     verified = run([command, "arena", "verify", entry, "samples=1"], tmp_path, site)
     assert verified.returncode == 0, verified.stderr
-    assert "the table follows from the stored arrays of 1 tasks" in verified.stdout
+    assert "table and page follow from the stored arrays of 1 tasks" in verified.stdout

@@ -62,7 +62,7 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     made = extracts.read(folder / "extract")
     page = plots.draw([made])
     shown = [panel.shows for panel in page.figures["recorded"].panels]
-    assert shown.count("Rounds waited") == 2 and '"rounds"' in page.script
+    assert shown.count("Rounds waited") == 2 and '"rounds"' in page.scripts[made.notes["name"]]
     assert build.tabulate_numbers({"recorded": made}).count("waited") >= 2
 
     again = called("run", *WORDS)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import hydra
 import jax.numpy as jnp
 import pytest
 from composing import composed
@@ -9,10 +10,11 @@ from numpy.testing import assert_array_equal
 
 import cqbjax
 from cqbjax import policies, sources
-from cqbjax.cli._compose import list_bases
+from cqbjax.cli._compose import initialize_hydra, list_bases
 from cqbjax.core import rng
 from cqbjax.core.labels import split_label
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
+from cqbjax.experiments.configs import from_omegaconf
 from cqbjax.experiments.grid import compose
 from cqbjax.policies.context_free_bandits import LlmCounts
 from cqbjax.policies.exploration import ForcedState
@@ -143,9 +145,12 @@ def policies_of(*words):
 
 
 def test_a_files_constants_for_policies_that_are_not_chosen_are_left_out():
-    chosen = composed("arena=slice", "policy=[acqb, acqb_fallback, random]").policy
-    assert chosen.keys() == {"acqb", "acqb_fallback", "random"}
-    assert (chosen.acqb.c1, chosen.acqb_fallback.c1) == (0.25, 0.05)
+    words = ["arena=slice", "policy=[acqb, acqb_fallback, random]"]
+    with initialize_hydra():  # a single run, as Hydra composes it
+        single = from_omegaconf(hydra.compose("config", words))
+    for chosen in (composed(*words).policy, single.policy):
+        assert chosen.keys() == {"acqb", "acqb_fallback", "random"}
+        assert (chosen.acqb.c1, chosen.acqb_fallback.c1) == (0.25, 0.05)
 
 
 def test_keys_change_every_policy_but_the_ends_of_the_scale():
