@@ -4,9 +4,10 @@
 
 reads the shipped board, writes `results/tables/arena_design.csv`, and draws
 `results/figures/arena_design.png` and the picture of README, `results/figures/arena.png`. The board
-crosses learners with retry rules and schedules. The cells of the analysis are those that every
+crosses learners with retry rules and schedules. The analysis uses the combinations that every
 learner has: a retry asks the same LLM or another (fallback), and the query served is the oldest or
-the one with the fewest attempts (least served).
+the one with the fewest attempts (least served). Effects are given learner by learner, since they
+differ: a mean over learners would be that of the learners that repeat a failed LLM forever.
 """
 
 import itertools
@@ -26,18 +27,17 @@ from cqbjax.results.policy_styles import find_style
 from cqbjax.results.tables import write_csv
 
 RESULTS = Path(__file__).parents[1] / "results"
-# Learner -> whether it uses contexts, and whether graded answers of every LLM (a log).
-LEARNERS = {
-    "thompson": (False, False), "greedy": (False, False),
-    "acqb": (True, False), "linucb": (True, False), "lints": (True, False),
-    "zero": (False, True), "logistic": (True, True), "acqb_warm": (True, True),
-    "acqb_cl": (True, True),
-}  # fmt: skip
+LEARNERS = (
+    "acqb", "linucb", "lints", "thompson", "greedy", "acqb_cl", "acqb_warm", "logistic", "zero"
+)  # fmt: skip
 OWN = {"acqb": "joint", "acqb_warm": "joint", "acqb_cl": "joint"}  # the others: oldest
 RETRIES, SCHEDULES = ("same", "fallback"), ("oldest", "least_served")
-FACTORS = {
-    "retry": "Retry: another LLM,\nnot the same", "schedule": "Schedule: least\nserved, not oldest",
-    "contexts": "Learner: contexts,\nnot counts by LLM", "graded": "Learner: from\ngraded answers",
+COMBINATIONS = ("same LLM,\noldest", "same LLM,\nleast served", "another LLM,\noldest",
+                "another LLM,\nleast served")  # fmt: skip
+# Learners that differ in contexts, and in graded answers of every LLM (a log).
+PAIRS = {
+    "contexts, no log": ("acqb", "thompson"), "contexts, from a log": ("logistic", "zero"),
+    "log, with contexts": ("logistic", "acqb"), "log, without contexts": ("zero", "thompson"),
 }  # fmt: skip
 # The policies of README's picture, with their names there.
 STAR = "* a retry goes to another LLM, and the query with the fewest attempts comes first"
@@ -68,26 +68,23 @@ def cross_cells(rows: pl.DataFrame) -> tuple[list[str], np.ndarray]:
     return learners, np.moveaxis(np.array(crossed), -1, 0)
 
 
-def find_effects(learners: list[str], crossed: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the effect of each factor on the score, seed by seed: factor -> [S].
+def find_effects(learners: list[str], crossed: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
+    """Return effects on the score, seed by seed: (factor, where) -> [S].
 
-    An effect is the difference of two means over all other factors. That of contexts compares
-    learners without graded answers. That of graded answers is the mean of two: among learners with
-    contexts, and among those without.
+    The factors are another LLM on a retry, the least served query first, and the `PAIRS`.
     """
-    mean = {
-        kind: crossed[:, [LEARNERS[name] == kind for name in learners]].mean((1, 2, 3))
-        for kind in dict.fromkeys(LEARNERS[name] for name in learners)
-    }
-    effects = {
-        "retry": (crossed[:, :, 1] - crossed[:, :, 0]).mean((1, 2)),
-        "schedule": (crossed[..., 1] - crossed[..., 0]).mean((1, 2)),
-        "contexts": mean[True, False] - mean[False, False],
-    }
-    if (True, True) in mean:
-        effects["graded"] = (
-            sum(mean[contexts, True] - mean[contexts, False] for contexts in (False, True)) / 2
-        )
+    effects = {}
+    for k, name in enumerate(learners):
+        own = crossed[:, k]
+        for j, schedule in enumerate(SCHEDULES):
+            effects["another LLM", f"{name}, {schedule}"] = own[:, 1, j] - own[:, 0, j]
+        for i, retry in enumerate(RETRIES):
+            effects["least served", f"{name}, {retry}"] = own[:, i, 1] - own[:, i, 0]
+    for factor, (one, other) in PAIRS.items():
+        if {one, other} <= {*learners}:
+            difference = crossed[:, learners.index(one)] - crossed[:, learners.index(other)]
+            for i, j in itertools.product(range(2), range(2)):
+                effects[factor, f"{RETRIES[i]}, {SCHEDULES[j]}"] = difference[:, i, j]
     return effects
 
 
@@ -112,60 +109,57 @@ def share_variance(learners: list[str], means: np.ndarray) -> dict[str, float]:
 
 
 def analyse(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return a row for each task and factor: effect on the score, and share of the variance."""
+    """Return the effects of each task on the score, and each factor's share of the variance."""
     table = []
     for task in tasks.list_tasks():
-        own = rows.filter(task=task.name)
-        learners, crossed = cross_cells(own)
+        learners, crossed = cross_cells(rows.filter(task=task.name))
         if not learners:
             continue
-        effects = find_effects(learners, crossed)
-        shares = share_variance(learners, crossed.mean(0))
-        for factor in dict.fromkeys([*effects, *shares]):
-            effect = effects.get(factor)
-            row = {"task": task.name, "factor": factor, "share": shares.get(factor)}
-            if effect is not None:
-                low, high = stats.t.interval(
-                    scores.LEVEL, len(effect) - 1, effect.mean(), stats.sem(effect)
-                )
-                row |= {"effect": effect.mean(), "effect_low": low, "effect_high": high}
-            table.append(row | {"learners": len(learners), "seeds": len(crossed)})
+        for factor, share in share_variance(learners, crossed.mean(0)).items():
+            table.append({"task": task.name, "factor": factor, "share": share})
+        for (factor, where), effect in find_effects(learners, crossed).items():
+            half = stats.t.ppf((1 + scores.LEVEL) / 2, len(effect) - 1) * stats.sem(effect)
+            mean = effect.mean()
+            table.append({
+                "task": task.name, "factor": factor, "where": where, "effect": mean,
+                "effect_low": mean - half, "effect_high": mean + half,
+            })  # fmt: skip
     return pl.DataFrame(table, infer_schema_length=None)
 
 
-def draw_effects(table: pl.DataFrame) -> Figure:
-    """Draw the effect of each factor in each task, with intervals."""
-    all_tasks = [task for task in tasks.list_tasks() if task.name in {*table["task"]}]
+def draw_combinations(rows: pl.DataFrame) -> Figure:
+    """Draw each learner's score in the four combinations: a panel for each task on real prompts."""
+    every = {task.name: task for task in tasks.list_tasks()}
+    cells = {name: cross_cells(rows.filter(task=name)) for name in every}
+    synthetic = [c for name, c in cells.items() if c[0] and not every[name].on_prompts]
+    panels = {"Synthetic data, mean of ten": (
+        synthetic[0][0], np.mean([crossed.mean(0) for _, crossed in synthetic], axis=0)
+    )}  # fmt: skip
+    panels |= {
+        every[name].title: (learners, crossed.mean(0))
+        for name, (learners, crossed) in cells.items() if learners and every[name].on_prompts
+    }  # fmt: skip
     with fonts(9.0):
-        figure = Figure(figsize=(9.0, 0.9 + 0.27 * len(all_tasks)), layout="constrained")
-        panels = figure.subplots(1, len(FACTORS), sharey=True)
-        for panel, (factor, title) in zip(panels, FACTORS.items(), strict=True):
-            for place, task in enumerate(all_tasks):
-                for row in table.filter(task=task.name, factor=factor).iter_rows(named=True):
-                    color = "#D55E00" if task.on_prompts else "#0072B2"
-                    if abs(row["effect"]) <= 1:
-                        ends = np.clip([row["effect_low"], row["effect_high"]], -1, 1)
-                        panel.plot(ends, [place] * 2, color=color, lw=1.6)
-                        panel.plot([row["effect"]], [place], "o", color=color, ms=4.5)
-                    else:
-                        arrow = (
-                            f"← {row['effect']:.1f}"
-                            if row["effect"] < 0
-                            else f"{row['effect']:.1f} →"
-                        )
-                        side = "left" if row["effect"] < 0 else "right"
-                        x = -0.97 if side == "left" else 0.97
-                        panel.text(x, place, arrow, ha=side, va="center", fontsize=8, color=color)
-            panel.axvline(0, color="black", lw=0.8)
-            panel.set(xlim=(-1, 1), xticks=(-1, -0.5, 0, 0.5, 1))
-            panel.set_title(title, fontsize=9, loc="left")
-            panel.grid(axis="x", lw=0.4)
-        panels[0].set_yticks(range(len(all_tasks)), [task.title for task in all_tasks])
-        panels[0].set_ylim(len(all_tasks) - 0.5, -0.6)
-        for label, task in zip(panels[0].get_yticklabels(), all_tasks, strict=True):
-            label.set_color("#D55E00" if task.on_prompts else "#0072B2")
-        figure.supxlabel("gain in score (0 random routing, 1 the oracle), with 95% interval; "
-                         "blue: synthetic data, orange: real prompts", fontsize=9)  # fmt: skip
+        figure = Figure(figsize=(9.0, 5.6), layout="constrained")
+        axes = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
+        for panel, (title, (learners, means)) in zip(axes, panels.items(), strict=True):
+            for name, own in zip(learners, means, strict=True):
+                style = find_style(name)
+                panel.plot(range(4), own.ravel(), marker="o", color=style.color, ms=4, lw=1.4,
+                           ls=style.dashes, label=style.name)  # fmt: skip
+            panel.set_title(title, loc="left", fontsize=10, fontweight="bold")
+            panel.set(ylim=(-0.55, 1.04), xticks=range(4))
+            panel.set_xticklabels(COMBINATIONS, fontsize=6.5)
+            panel.axhline(0, color="black", lw=0.6)
+            panel.grid(axis="y", lw=0.4)
+        for panel in axes[::3]:
+            panel.set_ylabel("score (below -0.5 not shown)")
+        figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=5,
+                      fontsize=8, frameon=False)  # fmt: skip
+        figure.suptitle(
+            "On synthetic data the learner decides; on real prompts the retry rule brings most together",
+            fontsize=11, fontweight="bold", x=0.01, ha="left",
+        )  # fmt: skip
     return figure
 
 
@@ -208,7 +202,7 @@ def draw_summary(rows: pl.DataFrame, title: str) -> Figure:
     return figure
 
 
-TITLE = "ACQB leads on synthetic data;\non real prompts, retry rules and graded answers decide"
+TITLE = "ACQB leads on synthetic data;\non real prompts, retry rules and graded answers do"
 
 
 if __name__ == "__main__":
@@ -216,5 +210,5 @@ if __name__ == "__main__":
     runs = scores.add_scores(read_board().rows).filter(pl.col("policy") != OPTIMAL)
     made = analyse(runs)
     write_csv(RESULTS / "tables" / "arena_design.csv", made)
-    draw_effects(made).savefig(RESULTS / "figures" / "arena_design.png", dpi=110)
+    draw_combinations(runs).savefig(RESULTS / "figures" / "arena_design.png", dpi=110)
     draw_summary(runs, TITLE).savefig(RESULTS / "figures" / "arena.png", dpi=100)
