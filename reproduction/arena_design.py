@@ -157,7 +157,8 @@ def draw_combinations(rows: pl.DataFrame) -> Figure:
         figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=5,
                       fontsize=8, frameon=False)  # fmt: skip
         figure.suptitle(
-            "On synthetic data the learner decides; on real prompts the retry rule brings most together",
+            "On synthetic data the learner decides; "
+            "on real prompts the retry rule brings most together",
             fontsize=11, fontweight="bold", x=0.01, ha="left",
         )  # fmt: skip
     return figure

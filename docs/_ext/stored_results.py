@@ -8,6 +8,7 @@ from sphinx.application import Sphinx
 
 LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
 INTERVAL = re.compile(r"(?<=\[)(-?[\d.,e+-]*\d), (?=-?[\d.,e+-]+\])")
+LINE = re.compile(r"^\|.*\|$", re.MULTILINE)
 ROW = re.compile(r"^\|[^`\n]*\|$", re.MULTILINE)
 JOINT = re.compile(r"(?<=\w)(_|\.(?!\d))(?=\w)")
 
@@ -37,7 +38,11 @@ def _fit_to_site(app: Sphinx, docname: str, source: list[str]) -> None:
     in a stored table may be broken at its dots and underscores.
     """
     del app
-    text = INTERVAL.sub("\\1,\N{NO-BREAK SPACE}", LINK.sub(r"](/tables/\1.md)", source[0]))
+    # In rows alone: a list in a block of code has to stay code.
+    text = LINE.sub(
+        lambda row: INTERVAL.sub("\\1,\N{NO-BREAK SPACE}", row[0]),
+        LINK.sub(r"](/tables/\1.md)", source[0]),
+    )
     if docname.startswith("tables/"):
         text = ROW.sub(lambda row: JOINT.sub(r"\1<wbr>", row[0]), text)
     source[0] = text

@@ -191,6 +191,9 @@ def test_intervals_stay_on_one_line_and_names_may_be_broken(build):
         "| a.<wbr>b_<wbr>c |" in source[0]
         and "| x_<wbr>y | 0.5 [-1.5,\N{NO-BREAK SPACE}2] |" in source[0]
     )
+    code = ["```python\nsweep(arrival_rate=[0.6, 0.7])\n```\n"]
+    stored_results._fit_to_site(None, "page", code)
+    assert "[0.6, 0.7]" in code[0], "code stays code"
 
 
 def test_a_page_shows_the_papers_items_and_what_became_of_them(fill):
