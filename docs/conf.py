@@ -12,7 +12,7 @@ html_title = "cqbjax"
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_copy_source = False
 html_show_copyright = False
 # `examples/README.md` replaces the index that sphinx-gallery writes.

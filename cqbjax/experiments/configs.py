@@ -198,8 +198,9 @@ def _drop_unchosen(config: DictConfig) -> None:
         return
     known = {path.stem for group in ("policy", "router") for path in CONF.glob(f"{group}/*.yaml")}
     with open_dict(policies):
-        for label in [one for one in policies if "_target_" not in (policies[one] or {})]:
-            if split_label(str(label), known)[0] in known:
+        for label, node in list(policies.items_ex(resolve=False)):
+            lacks = isinstance(node, DictConfig) and "_target_" not in node
+            if lacks and split_label(str(label), known)[0] in known:
                 del policies[label]
 
 

@@ -49,6 +49,7 @@ def test_a_job_is_composed_as_hydra_does(started):
 @pytest.mark.slow
 def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch):
     calls, real = [], hydra.compose
+    monkeypatch.setattr(_compose, "_composers", {})  # what other tests composed
     monkeypatch.setattr(hydra, "compose", lambda *a, **k: calls.append(a[1]) or real(*a, **k))
     words = [
         [f"alpha_scale={a}", f"preset={p}"] for a in (0.1, 0.2, 0.3) for p in ("tuned", "theory")
