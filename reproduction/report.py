@@ -67,7 +67,7 @@ def report(asked: argparse.Namespace) -> None:
         left_out = bool(run_missing(asked, console))
         if asked.dry_run:
             return
-    left_out |= _draw(asked.root, asked.names, console)
+    left_out |= _draw(asked, console)
     absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     written = _conclude(asked.root, console, page=not absent)
     display.print_lines(console, map(str, written))
@@ -141,7 +141,7 @@ def find_missing(root: Path, names: Sequence[str]) -> list[catalogue.ReportStudy
     return [one for name, one in listed.items() if is_missing(name)]
 
 
-def _draw(root: Path, names: Sequence[str], console: "Console") -> bool:
+def _draw(asked: argparse.Namespace, console: "Console") -> bool:
     """Draw stored studies, with the paper's numbers; write extracts of studies of the report.
 
     Returns:
@@ -153,15 +153,16 @@ def _draw(root: Path, names: Sequence[str], console: "Console") -> bool:
     from cqbjax.experiments import configs
     from reproduction import extracts, run
 
+    folder = _extracts(asked.root)
+
     def extract(name: str, stored: "Sequence[StoredPoint]", config: "Config") -> list[Path]:
-        made = extracts.extract(stored, configs.to_plain(config))
-        return extracts.write(made, _extracts(root) / name)
+        return extracts.write(extracts.extract(stored, configs.to_plain(config)), folder / name)
 
     # A checkout has extracts and no arrays.
-    if not names and not any((root / "data").glob("*/")) and extracts.read_all(_extracts(root)):
+    if not asked.names and not any(asked.root.glob("data/*/")) and extracts.read_all(folder):
         return False
     reported = {one.name for one in catalogue.load_studies()}
-    return stored_report.draw_again(root, names, console, run.show, reported, extract)
+    return stored_report.draw_again(asked, console, run.show, reported, extract)
 
 
 def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:

@@ -72,7 +72,7 @@ DEFAULTS = [
     (summaries.paired_difference, dict(level=0.95)),
     (scores.holm, dict(alpha=0.05)),
     (tables.throughput_table, dict(rounds=(500, 1000), reference="acqb")),
-    (tables.gap_table, dict(rounds=(2500, 5000), reference=None)),
+    (tables.gap_table, dict(rounds=(2500, 5000), reference=None, of="gap")),
     (tables.load_table, dict(most=0.01)),
     (cqbjax.sweep, dict(K=1, record_every=None, capacity="auto", queries=False)),
     (Env, dict(arrival_rate=0.7, horizon=1000, K=1, capacity=256, mixed=False)),

@@ -2,6 +2,7 @@
 
 cqbjax report                        # all that is stored under results/
 cqbjax report FOLDER [NAME ...]      # another results_dir, some experiments
+cqbjax report --figure paper         # PDFs for LaTeX, in place of the stored `figure`
 """
 
 import argparse
@@ -33,6 +34,7 @@ class ReportArguments(Arguments):
         add = self.add_argument
         add("root", nargs="?", type=Path, default=Path("results"), help="folder of results")
         add("names", nargs="*", metavar="NAME", help="experiments to draw; default: all")
+        add("--figure", choices=("page", "paper"), help="replaces the key of the same name")
 
 
 ARGUMENTS = ReportArguments("Draw the figures and tables of stored studies again.")
@@ -47,14 +49,14 @@ def report(arguments: argparse.Namespace) -> None:
     """
     from cqbjax.experiments import display
 
-    left_out = draw_again(arguments.root, arguments.names, display.make_console())
+    left_out = draw_again(arguments, display.make_console())
     print("no page: it compares with the paper, and is made by scripts/report.py in a checkout")
     if left_out:
         raise SystemExit(SOME_LEFT_OUT)
 
 
 def draw_again(
-    root: Path, names: Sequence[str], console: "Console", show: "Show | None" = None,
+    arguments: argparse.Namespace, console: "Console", show: "Show | None" = None,
     extracted: Collection[str] = (), extract: "Extract | None" = None,
 ) -> bool:  # fmt: skip
     """Draw each experiment below `root/data`, with the configuration that is stored beside it.
@@ -62,8 +64,8 @@ def draw_again(
     An experiment that cannot be drawn, such as a torn one, is named on the error stream.
 
     Args:
-        root: the folder of results.
-        names: names of experiments; default: all.
+        arguments: `root`, the folder of results; `names` of experiments, by default all; `figure`,
+            which replaces the stored key.
         console: prints tables and the files written.
         show: returns the tables and figures, in place of the method of the study's type.
         extracted: experiments for which `extract` is called; all their rounds are read.
@@ -75,6 +77,8 @@ def draw_again(
     Raises:
         ValueError: nothing is stored there, or no experiment of these names.
     """
+    root, names = arguments.root, arguments.names
+    keys = {"results_dir": str(root)} | ({"figure": arguments.figure} if arguments.figure else {})
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     if not folders:
         raise ValueError(f"{root} has no folder data/ with results{_find_results(root)}")
@@ -86,7 +90,7 @@ def draw_again(
     left_out = False
     for folder in chosen:
         try:
-            _draw(folder, root, console, show, extract if folder.name in extracted else None)
+            _draw(folder, keys, console, show, extract if folder.name in extracted else None)
         except ValueError as error:
             print(f"{folder.name} left out: {error}", file=sys.stderr)
             left_out = True
@@ -103,7 +107,7 @@ def _find_results(root: Path) -> str:
 
 
 def _draw(
-    folder: Path, root: Path, console: "Console", show: "Show | None",
+    folder: Path, keys: dict[str, str], console: "Console", show: "Show | None",
     extract: "Extract | None",
 ) -> None:  # fmt: skip
     """Draw an experiment as its type of study does, and write its extract if there is one."""
@@ -119,7 +123,7 @@ def _draw(
     # An extract needs all rounds.
     panels = count * len(validation.to_list(config.arrival_rate))
     stored = results.stored_points(folder, None if extract else kind.select_rounds(config, panels))
-    config = config.with_values({"results_dir": str(root)})
+    config = config.with_values(keys)
     points = [one.point for one in stored]
     shown = show(kind, points, config) if show else kind.show(points, config)
     written = display.write_output(shown, config, folder.name, console)

@@ -41,14 +41,14 @@ def write_output(
 
     Args:
         shown: from `StudyType.show`.
-        config: configuration of the study; `results_dir` is read.
+        config: configuration of the study; `results_dir` and `figure` are read.
         stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
         console: where tables are printed.
 
     Returns:
         The files written.
     """
-    from cqbjax.figures import save_figure
+    from cqbjax.figures import save_figure, save_paper_figure
     from cqbjax.results import tables
     from cqbjax.results.frame import drop_point_intervals
 
@@ -63,7 +63,9 @@ def write_output(
             written.append(path.with_name(f"{path.name}.csv"))
             tables.write_csv(written[-1], frame)
     for name, figure in shown.figures.items():
-        written += save_figure(figure, folders[1] / "_".join(filter(None, (stem, name))))
+        path = folders[1] / "_".join(filter(None, (stem, name)))
+        paper = config.get("figure") == "paper"
+        written += [save_paper_figure(figure, path)] if paper else save_figure(figure, path)
     # Nothing is lost if the output is no longer read.
     for name, table in shown.tables.items():
         if table.printed:
@@ -127,8 +129,9 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     # With several horizons, `table_rounds` holds the rounds of the first one.
     end = {max(horizons)} if len(horizons) > 1 else set()
     rounds = sorted({min(int(t), max(horizons)) for t in config.table_rounds} | end)
-    reference = {"reference": config.compared} if config.get("compared") else {}
-    return getattr(tables, f"{config.table}_table")(points, rounds, **reference)
+    if config.table == "throughput":
+        return tables.throughput_table(points, rounds, config.get("compared") or "acqb")
+    return tables.gap_table(points, rounds, config.get("compared"), config.table)
 
 
 def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:

@@ -49,7 +49,7 @@ COMMON_KEYS = (
 # Keys that do not affect any number: how results are shown, and where and how they are computed.
 # A key in none of the lists is part of the cache key.
 DISPLAY_KEYS = (
-    "name", "title", "figure_policies", "spread", "scale", "queue", "table", "compared",
+    "name", "title", "figure", "figure_policies", "spread", "scale", "queue", "table", "compared",
     "objective", "table_rounds", "dry_run", "rerun", "fail_fast", "verbose", "chunk", "memory_gb",
     "shard_runs",
     "cluster", "results_dir", "data_dir", "cache_dir",
@@ -132,6 +132,7 @@ RULES: dict[str, Rule] = {
     **{key: _or_null(*_one_of(*choices)) for key, choices in POLICY_CHOICES.items()},
     "spread": _one_of("ci", "sd"),
     "scale": _one_of("linear", "log"),
+    "figure": _one_of("page", "paper"),
     "queue": _one_of("regret", "length", "both"),
     "table": _one_of("throughput", "gap", "length", "regret"),
     **dict.fromkeys(("slackness", "burst", "burst_rounds"), (is_number, "must be a number")),

@@ -15,6 +15,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from cqbjax.core.files import write_atomic
+from cqbjax.figures.panels import PAGE_WIDTH, fit_legend, fonts
 
 DOTS_PER_INCH = 150
 PAPER_WIDTHS, PAPER_POINTS = {1: 3.3, 2: 6.9}, 8  # inches of one and two columns
@@ -43,7 +44,7 @@ def save_figure(figure: Figure, stem: str | Path, dots: int = DOTS_PER_INCH) -> 
     return png, pdf
 
 
-def save_paper_figure(figure: Figure, stem: str | Path, columns: int = 1) -> Path:
+def save_paper_figure(figure: Figure, stem: str | Path, columns: int | None = None) -> Path:
     """Write a figure as `stem`.pdf for LaTeX: 8-point letters, no title or note, no date.
 
     The figure itself changes.
@@ -51,17 +52,26 @@ def save_paper_figure(figure: Figure, stem: str | Path, columns: int = 1) -> Pat
     Args:
         figure: a figure of Matplotlib.
         stem: the path without its ending.
-        columns: how many columns of a page it is wide; 1 or 2.
+        columns: how many columns of a page it is wide; 1 or 2. None: 1 for at most two panels side
+            by side in a figure at most a page wide.
 
     Returns:
         The path of the PDF.
     """
-    width = PAPER_WIDTHS[columns]
+    grid = figure.axes[0].get_gridspec()
+    wide = figure.get_figwidth() > PAGE_WIDTH or (grid is not None and grid.ncols > 2)
+    width = PAPER_WIDTHS[columns or 1 + wide]
     # Letters do not shrink, so the height shrinks less than the width.
     shrunk = math.sqrt(width / figure.get_figwidth())
     figure.set_size_inches(width, figure.get_figheight() * shrunk)
     figure.suptitle("")
     figure.supxlabel("")
+    for legend in list(figure.legends):
+        for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+            handle.set_label(text.get_text())  # type: ignore[union-attr]
+        legend.remove()
+        with fonts(PAPER_POINTS):
+            fit_legend(figure, legend.legend_handles, legend.get_title().get_text(), PAPER_POINTS)
     for text in figure.findobj(Text):
         cast(Text, text).set_fontsize(PAPER_POINTS)
     with _merge_glyph_warnings(), _laid_out(figure, DOTS_PER_INCH):

@@ -34,7 +34,8 @@ CJK_FONTS = (
 )  # fmt: skip
 # Symbols of keys.
 SYMBOLS = {
-    "arrival_rate": "λ", "num_servers": "N", "slackness": "ε",
+    "arrival_rate": "λ", "num_servers": "N", "slackness": "ε", "M": "Thompson samples, M",
+    "alpha_scale": "scale of α", "lambda0": "ridge λ₀", "c1": "exploration c₁",
     "source.share": "share s of the utility that contexts explain",
 }  # fmt: skip
 
@@ -169,15 +170,19 @@ def add_legend_below(
     seeds = sorted({point.sizes["seed"] for point in points})
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     title = "One seed" if seeds[-1] == 1 else f"Mean over {number} seeds; {spread}"
+    fit_legend(figure, handles, title, matplotlib.rcParams["font.size"])
+
+
+def fit_legend(figure: Figure, handles: Sequence[Any], title: str, points: float) -> None:
+    """Add a legend below all panels, as wide as the figure allows; the figure grows with it."""
     letters = max(len(str(one.get_label())) for one in handles)
-    wide = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
-    fitting = max(1, int(figure.get_figwidth() * 72 / wide))
+    fitting = max(1, int(figure.get_figwidth() * 72 / (points * (0.62 * letters + 4.5))))
     rows = math.ceil(len(handles) / fitting)
-    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(rows - LEGEND_LINES, 0))
     add_legend(
         figure, handles, title=title, loc="outside lower center", frameon=False,
         ncols=math.ceil(len(handles) / rows), handlelength=2.8, columnspacing=1.4,
     )  # fmt: skip
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(rows - LEGEND_LINES, 0))
 
 
 @contextmanager

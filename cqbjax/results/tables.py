@@ -83,8 +83,9 @@ def throughput_table(
 
 
 def gap_table(
-    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
-) -> pl.DataFrame:
+    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000),
+    reference: str | None = None, of: Literal["gap", "length", "regret"] = "gap",
+) -> pl.DataFrame:  # fmt: skip
     """Tabulate the queue length, its gap to the optimal policy, and the throughput.
 
     Args:
@@ -92,36 +93,26 @@ def gap_table(
         rounds: as in `throughput_table`.
         reference: a policy that is compared with every other one, seed by seed; None: no
             comparison.
+        of: the compared metric. `length` is for dynamics under which `optimal` is not an oracle:
+            there is no gap then. `regret` adds the cumulative regret.
 
     Returns:
         A row for each setting, arrival_rate, round and policy, with the number of seeds;
-        length_mean and gap_mean (queries), each with its 95% interval in the columns _low and
-        _high; gap_sd, the standard deviation over seeds (queries); throughput (queries per round);
-        with a reference also `<reference>_gap_minus`, the gap of the reference minus that of the
-        policy, which is above zero if the policy has the shorter queue; and each recorded metric
-        with its interval.
+        length_mean, gap_mean and regret_mean, each with its 95% interval in the columns _low and
+        _high; `<of>_sd`, the standard deviation over seeds; throughput (queries per round); with a
+        reference also `<reference>_<of>_minus`, the value of the reference minus that of the
+        policy, which is above zero if the policy has the smaller one; and each recorded metric with
+        its interval.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    return _tabulate_means("gap", "gap", points, rounds, reference)
-
-
-def length_table(
-    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
-) -> pl.DataFrame:
-    """Tabulate the queue length, for dynamics under which `optimal` is not an oracle.
-
-    Like `gap_table`, with `length_mean` and `length_sd` and without a gap.
-    """
-    return _tabulate_means("length", "queue_length", points, rounds, reference)
-
-
-def regret_table(
-    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
-) -> pl.DataFrame:
-    """Tabulate the cumulative regret, like `gap_table` with `regret_mean` and `regret_sd`."""
-    return _tabulate_means("regret", "regret", points, rounds, reference)
+    metric = "queue_length" if of == "length" else of
+    columns = _name_interval_columns("length_mean", "queue_length")
+    columns |= _name_interval_columns("gap_mean", "gap") if of != "length" else {}
+    columns |= _name_interval_columns(f"{of}_mean", metric)
+    columns |= {f"{of}_sd": (metric, "sd"), "throughput": ("throughput", "mean")}
+    return _build_table(points, rounds, columns, metric, reference, f"{reference}_{of}_minus")
 
 
 def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
@@ -267,18 +258,6 @@ def _name_interval_columns(column: str, metric: str) -> dict[str, tuple[str, str
     """Return the columns of a metric's mean and interval: name -> (metric, statistic)."""
     ends = {f"{column}_{end}": (metric, end) for end in ("low", "high")}
     return {column: (metric, "mean"), **ends}
-
-
-def _tabulate_means(
-    name: str, metric: str, points: Sequence[xr.Dataset], rounds: Sequence[int],
-    reference: str | None,
-) -> pl.DataFrame:  # fmt: skip
-    """Tabulate mean and standard deviation of a metric, in columns `name_...`, and throughput."""
-    columns = _name_interval_columns("length_mean", "queue_length")
-    columns |= _name_interval_columns("gap_mean", "gap") if name != "length" else {}
-    columns |= _name_interval_columns(f"{name}_mean", metric)
-    columns |= {f"{name}_sd": (metric, "sd"), "throughput": ("throughput", "mean")}
-    return _build_table(points, rounds, columns, metric, reference, f"{reference}_{name}_minus")
 
 
 def _build_table(

@@ -117,7 +117,9 @@ def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
     figure = sensitivity_figures.draw_sensitivity(sensitivity.tabulate_settings(rows), "Planted")
     *panels, grid = figure.axes
     assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
-    assert [panel.get_xlabel() for panel in panels] == ["alpha_scale", "lambda0", "c1", "M"]
+    assert [panel.get_xlabel() for panel in panels] == [
+        "scale of α", "ridge λ₀", "exploration c₁", "Thompson samples, M",
+    ]  # fmt: skip
     shown = [[tick.get_text() for tick in panel.get_xticklabels()] for panel in panels]
     assert shown == [["0.1", "0.2", "0.5"], ["1", "2"], ["0.25", "1"], ["1", "3"]]
     for panel in panels:

@@ -1,5 +1,7 @@
 """Pictures of what users feel: what they show is what was recorded, and nothing overlaps."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -151,3 +153,9 @@ def test_the_report_draws_them_again_from_what_is_stored(tmp_path):
     drawn = {path.name for path in (tmp_path / "figures").glob("*.png")}
     ends = ("", "_cost_quality", "_time_in_system", "_waiting")
     assert drawn == {f"felt{end}.png" for end in ends}
+    written = []
+    for _ in range(2):
+        report.report(report.ARGUMENTS.parse_args([str(tmp_path), "felt", "--figure", "paper"]))
+        written.append({path: path.read_bytes() for path in (tmp_path / "figures").glob("*.pdf")})
+    assert written[0] == written[1] and len(written[0]) == len(drawn)
+    assert all(re.search(rb"MediaBox \[ 0 0 (237|496)\.", pdf) for pdf in written[0].values())

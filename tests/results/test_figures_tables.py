@@ -23,6 +23,8 @@ from rich.console import Console
 from tiers import cases
 
 from cqbjax.arena import figures as arena
+from cqbjax.experiments import configs, display
+from cqbjax.experiments.study_types import StudyOutput
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
 from cqbjax.figures import panels, sweeps
@@ -353,7 +355,7 @@ def test_lengths_and_regrets_are_tabulated_at_each_points_own_last_round(
     name: str, array: str
 ) -> None:
     points = [fabricate(("acqb", "zero"), num_seeds=6, horizon=rounds) for rounds in (40, 80)]
-    table = getattr(tables, f"{name}_table")(points, rounds=(80,), reference="zero")
+    table = tables.gap_table(points, rounds=(80,), reference="zero", of=name)
     assert table.select("horizon", "round").unique().rows() in ([(40, 40), (80, 80)],
                                                                 [(80, 80), (40, 40)])  # fmt: skip
     for ds in points:
@@ -563,6 +565,32 @@ def test_a_paper_figure_is_a_column_wide_with_small_letters_and_the_same_bytes(
         written.append(path.read_bytes())
     assert written[0] == written[1] and b"MediaBox [ 0 0 237.6 " in written[0]
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.pdf", "b.pdf"]
+
+
+def test_a_study_and_the_report_write_figures_for_a_paper(tmp_path: Path) -> None:
+    written = []
+    points = [fabricate(), fabricate(K=2)]
+    for number, drawn in enumerate((points[:1], points[:1], points)):
+        config = configs.parse_yaml(f"results_dir: {tmp_path / str(number)}\nfigure: paper\n")
+        output = StudyOutput({}, {"": figures.draw_curves(drawn), "users": Figure()})
+        output.figures["users"].subplots()
+        paths = display.write_output(output, config, "one")
+        assert [path.name for path in paths] == ["one.pdf", "one_users.pdf"]
+        written.append(paths[0].read_bytes())
+    # Two columns if panels of two assortment sizes are side by side.
+    assert written[0] == written[1] and b"MediaBox [ 0 0 237.6 " in written[0]
+    assert b"MediaBox [ 0 0 496.8 " in written[2]
+
+
+def test_the_legend_of_a_figure_for_a_paper_fits_its_column(tmp_path: Path) -> None:
+    figure = figures.draw_curves([fabricate(RIVALS)])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    figure_files.save_paper_figure(figure, tmp_path / "a")
+    (legend,) = figure.legends
+    figure.canvas.draw()
+    box = legend.get_window_extent()
+    assert [text.get_text() for text in legend.get_texts()] == labels
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
 def test_a_small_dot_of_many_colours_keeps_its_colour() -> None:
