@@ -65,24 +65,26 @@ def read_rows(panel: Mapping[str, Any], results: Path = RESULTS) -> pl.DataFrame
     else:
         rows = pl.read_csv(results / "tables" / f"{panel['table']}.csv", infer_schema_length=None)
         ends = {"mean": value, "low": f"{value}_low", "high": f"{value}_high"}
-        absent = [column for column in ends.values() if column not in rows.columns]
-        rows = rows.with_columns(pl.lit(None, pl.Float64).alias(column) for column in absent)
-        rows = rows.with_columns(**{end: pl.col(column) for end, column in ends.items()})
+        none = pl.lit(None, pl.Float64)
+        rows = rows.with_columns(
+            **{end: pl.col(x) if x in rows.columns else none for end, x in ends.items()}
+        )
+    if "policy" not in rows.columns:
+        rows = rows.with_columns(policy=pl.lit(panel["policy"]))
     for key, wanted in panel.get("where", {}).items():
         rows = rows.filter(pl.col(key).is_in(wanted if isinstance(wanted, list) else [wanted]))
     if "policies" in panel:
         rows = rows.filter(pl.col("policy").is_in(panel["policies"]))
-    low, high = ("low", "high") if scale > 0 else ("high", "low")
-    scaled = {end: scale * pl.col(name).cast(pl.Float64)
-              for end, name in (("mean", "mean"), ("low", low), ("high", high))}  # fmt: skip
-    return rows.with_columns(**scaled).drop_nulls("mean")
+    rows = rows.with_columns(pl.col("mean", "low", "high").cast(pl.Float64) * scale)
+    low, high = pl.min_horizontal("low", "high"), pl.max_horizontal("low", "high")
+    return rows.with_columns(low=low, high=high).drop_nulls("mean")
 
 
 def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
     """Draw a line of dots with intervals for each policy, pair of policies or setting.
 
-    `pairs` joins the dots of two policies and `pair_rounds` those of two rounds, the first of which
-    is hollow; `label` names the settings that have a line each, with a dot for each policy.
+    `pairs` joins the dots of two policies, the first of which is hollow; `label` names the settings
+    that have a line each, with a dot for each policy.
     """
     pairs: Mapping[str, str] = panel.get("pairs", {})
     names = {label: find_style(label).name for label in rows["policy"]} | panel.get("names", {})
@@ -103,12 +105,11 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
         axis.plot(dots["mean"].to_numpy(), [place] * len(dots), color="#CCCCCC", zorder=1)
         for dot in dots.iter_rows(named=True):
             color, bars = find_style(dot["policy"]).color, None
-            early = dot["policy"] in pairs or dot.get("round") in panel.get("pair_rounds", [])[:1]
             if dot["low"] is not None:
                 bars = [[dot["mean"] - dot["low"]], [dot["high"] - dot["mean"]]]
             axis.errorbar(
                 dot["mean"], place, xerr=bars, marker="o", markersize=4.5, color=color,
-                markerfacecolor="white" if early else color, elinewidth=1.0,
+                markerfacecolor="white" if dot["policy"] in pairs else color, elinewidth=1.0,
             )  # fmt: skip
     lines = ["" if panel.get("bare") else name for name, _ in groups]
     axis.set_yticks(range(len(groups)), lines, **VERBATIM)
@@ -124,16 +125,15 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
         number_decades(axis, "x")
     elif panel.get("zero", True):
         axis.axvline(0, color="black", linewidth=0.8)
-    if "pair_names" in panel:
-        fills = zip(panel["pair_names"], ("white", "black"), strict=True)
-        return [
-            Line2D([], [], color="black", marker="o", markersize=4.5, linestyle="", label=name,
-                   markerfacecolor=fill)
-            for name, fill in fills
-        ]  # fmt: skip
-    labels = sort_policies(set(rows["policy"])) if "label" in panel else []
-    return [Line2D([], [], color=find_style(x).color, marker="o", markersize=4.5, linestyle="",
-                   label=find_style(x).name) for x in labels]  # fmt: skip
+    looks = [
+        (name, "black", fill)
+        for name, fill in zip(panel.get("pair_names", ()), ("white", "black"), strict=False)
+    ]
+    if "label" in panel:
+        styles = map(find_style, sort_policies(set(rows["policy"])))
+        looks = [(style.name, style.color, style.color) for style in styles]
+    return [Line2D([], [], color=color, marker="o", markersize=4.5, linestyle="", label=name,
+                   markerfacecolor=fill) for name, color, fill in looks]  # fmt: skip
 
 
 def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
@@ -157,7 +157,7 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
         if label not in muted:
             axis.fill_between(at, low, high, color=style.color, alpha=0.18, linewidth=0)
         name = panel.get("names", {}).get(label, "" if label in muted else style.name)
-        ends.append((float(mean[np.isfinite(mean)][-1]), name, options["color"]))
+        ends += [(float(mean[np.isfinite(mean)][-1]), name, options["color"])] if name else []
     if panel.get("log"):
         positive = rows.filter(pl.col("mean") > 0)["mean"]
         floor = panel.get("floor", 0.7 * float(positive.min()))  # type: ignore[arg-type]
@@ -165,7 +165,8 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
         axis.set_ylim(floor, 1.4 * float(positive.max()))  # type: ignore[arg-type]
         number_decades(axis, "y")
     else:
-        axis.set_ylim(panel.get("floor", min(0.0, float(rows["mean"].min()))))  # type: ignore[arg-type]
+        floor = panel.get("floor", min(0.0, float(rows["mean"].min())))  # type: ignore[arg-type]
+        axis.set_ylim(floor, panel.get("top"))
     if panel.get("xlog"):
         axis.set_xscale("log")
     axis.set_xlim(rows[x].min(), rows[x].max())
@@ -176,10 +177,10 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
         axis.axvline(mark["x"], color=GREY, linewidth=0.9, linestyle=":")
         axis.annotate(
             mark["text"], (mark["x"], mark.get("y", 0.97)), (3, 0), ("data", "axes fraction"),
-            "offset points", color="#555555", va="top", ha=mark.get("ha", "left"), **VERBATIM,
+            "offset points", color="#555555", va="top", **VERBATIM,
         )  # fmt: skip
     if panel.get("labels", True):
-        label_ends(axis, [end for end in ends if end[1]])
+        label_ends(axis, ends)
         return []
     others = [Line2D([], [], label=panel["muted_name"], **MUTED)] if muted else []
     return [*legend_lines(sort_policies(set(rows["policy"]) - {*muted})), *others]
@@ -197,9 +198,8 @@ def number_decades(axis: Axes, which: Literal["x", "y"]) -> None:
 
 def label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
     """Write labels right of a panel, at the height of their values where these do not overlap."""
-    heights = axis.transLimits.transform(
-        [axis.transScale.transform((1, max(value, 1e-9))) for value, _, _ in ends]
-    )[:, 1]
+    at = np.reshape([(1, max(value, 1e-9)) for value, _, _ in ends], (-1, 2))
+    heights = axis.transLimits.transform(axis.transScale.transform(at))[:, 1]
     order = np.argsort(heights)
     placed = np.clip(heights[order], 0, 1)
     tall = [
