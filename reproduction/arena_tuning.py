@@ -36,6 +36,7 @@ SETTINGS: dict[str, list[dict[str, float]]] = {
     "linucb": [{"alpha": value} for value in WEIGHTS],
     "lints": [{"alpha": value} for value in WEIGHTS],
     "best_llm": [{"tries": value} for value in (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80)],
+    "ucb": [{"width": v} for v in (0, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3)],
 }
 # Whether on real prompts, and the rules that the learners have.
 COMPOSITIONS = ((False, ""), (True, ""), (True, "_fallback_least_served"))

@@ -16,11 +16,11 @@ from cqbjax.policies.context_views import (
 )
 from cqbjax.policies.exploration import ForcedExploration
 from cqbjax.policies.linear_bandit import LinearBandit
+from cqbjax.policies.restarts import RestartingPolicy
 from cqbjax.policies.router_policy import RouterPolicy
 
 __all__ = [
     "Acqb", "ContextWrapper", "ForcedExploration", "Intercept", "LinearBandit", "LlmRanking",
-    "OptimalPolicy",
-    "QueueingBandit", "RandomRouting", "ReplacedContexts", "RouterPolicy", "append_intercept",
-    "draw_assortment", "mask_unavailable",
+    "OptimalPolicy", "QueueingBandit", "RandomRouting", "ReplacedContexts", "RestartingPolicy",
+    "RouterPolicy", "append_intercept", "draw_assortment", "mask_unavailable",
 ]  # fmt: skip

@@ -164,7 +164,7 @@ class QueueingBandit(_CountBandit):
         return self.count(state, observation, action, feedback, feedback.valid)
 
 
-@read_when(tries=Condition("index", "best"))
+@read_when(tries=Condition("index", "best"), width=Condition("index", "ucb"))
 @pytree
 class LlmRanking(_CountBandit):
     """One ranking of the LLMs for all queries.
@@ -173,9 +173,11 @@ class LlmRanking(_CountBandit):
         index: `best`: explore then commit. Assortments take turns until each server that answers
             was offered `tries` times; then the ranking by share of accepted answers is fixed.
             `thompson`: in every round, servers are ranked by draws from Beta(1 + accepted, 1 + not
-            accepted) (Thompson 1933). `greedy`: by the mean of this distribution; ties go to the
+            accepted) (Thompson 1933). `greedy`: by the mean of this distribution; `ucb`: by its
+            mean and `width` standard deviations (Kaufmann 2012 takes a quantile). Ties go to the
             lower number.
         tries: how often `index="best"` offers each server before it fixes the ranking.
+        width: the standard deviations that `index="ucb"` adds to the mean.
         schedule: the queue rule that picks the query, or `joint`: the query whose next assortment
             has the best ranks.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
@@ -183,13 +185,14 @@ class LlmRanking(_CountBandit):
             before.
     """
 
-    index: Literal["best", "thompson", "greedy"] = static(default="best")
+    index: Literal["best", "thompson", "greedy", "ucb"] = static(default="best")
     tries: Array | float = 10.0
+    width: Array | float = 1.0
     schedule: queueing.Schedule | Array = option(default="oldest")
     retry: CountRetry = static(default="same")
 
     def check(self, problem: Problem) -> None:
-        """Validate the options and the number of tries.
+        """Validate the options, the number of tries and the width.
 
         Raises:
             ValueError: naming the setting and what is allowed.
@@ -197,6 +200,8 @@ class LlmRanking(_CountBandit):
         check_options(self)
         if not is_number(self.tries) or not float(self.tries) >= 1:
             raise ValueError(f"tries={self.tries} must be a number, at least 1")
+        if not is_number(self.width) or not float(self.width) >= 0:
+            raise ValueError(f"width={self.width} must be a number and not negative")
 
     def select(self, key: Array, state: LlmCounts, observation: Observation) -> Action:
         """Serve a query with the assortment whose turn it is, or with the best servers."""
@@ -205,10 +210,13 @@ class LlmRanking(_CountBandit):
         accepted, failed = state.accepted + 1.0, state.offered - state.accepted + 1.0
         if self.index == "thompson":
             drawn = draw_log_gammas(key, accepted, failed)
-            log_odds = drawn[0] - drawn[1]
+            index = drawn[0] - drawn[1]
+        elif self.index == "ucb":
+            mean = accepted / (accepted + failed)
+            index = mean + self.width * jnp.sqrt(mean * (1.0 - mean) / (accepted + failed + 1.0))
         else:
-            log_odds = jnp.log(accepted) - jnp.log(failed)
-        slot, best = self.choose(key, log_odds, state, observation)
+            index = jnp.log(accepted) - jnp.log(failed)
+        slot, best = self.choose(key, index, state, observation)
         turn = observation.round % mnl.num_assortments(problem.num_servers, problem.assortment_size)
         tried = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
         tried = replace_unavailable(key, tried, observation)

@@ -25,7 +25,7 @@ KEY = rng.round_key(rng.run_key(3), 7)
 SMALL = {"arrival_rate": [0.5], "num_seeds": 3, "horizon": 60}
 LEARNERS = {
     "thompson": policies.LlmRanking(index="thompson"),
-    "greedy": policies.LlmRanking(index="greedy"),
+    "greedy": policies.LlmRanking(index="greedy"), "ucb": policies.LlmRanking(index="ucb"),
     "q_ucb": policies.QueueingBandit(exploration="none"), "lints": policies.LinearBandit(),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from tiers import cases
 
 from cqbjax.core import rng
@@ -111,6 +112,20 @@ def test_the_llm_that_pleased_most_is_kept():
     assert after.offered[3] == 11 and after.accepted[3] == 7
 
 
+@pytest.mark.parametrize("width", [0.0, 1.0, 2.5])
+def test_ucb_by_llm_adds_standard_deviations_to_the_mean_of_its_posterior(width):
+    policy, draw = LlmRanking(index="ucb", width=width), np.random.default_rng(6)
+    for _ in range(20):
+        shown = draw.integers(0, 30, SERVERS)
+        accepted = draw.binomial(shown, 0.5)
+        posterior = stats.beta(1 + accepted, 1 + shown - accepted)
+        index = posterior.mean() + width * posterior.std()
+        counts = LlmCounts(jnp.asarray(shown), jnp.asarray(accepted), None)
+        action = policy.select(KEY, counts, observed(size=2))
+        assert (int(action.slot), bool(action.explored)) == (2, False)
+        assert sorted(index[action.servers]) == pytest.approx(np.sort(index)[-2:], rel=1e-6)
+
+
 def test_a_query_that_comes_back_gets_the_next_llm():
     shown = jnp.zeros((3, SERVERS), jnp.int32).at[2, 1].set(1)
     policy = LlmRanking(retry="fallback")
@@ -144,6 +159,7 @@ def test_thompson_by_llm_draws_from_its_posteriors():
 @pytest.mark.parametrize(
     ("policy", "said"),
     [(LlmRanking(tries=0.0), "tries=0.0"), (LlmRanking(index="worst"), "index=worst"),
+     (LlmRanking(index="ucb", width=-1.0), "width=-1.0"),
      (LinearBandit(alpha=-1.0), "alpha=-1.0"), (LinearBandit(lambda0=0.0), "lambda0=0.0")],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(policy, said):
