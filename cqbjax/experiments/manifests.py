@@ -30,8 +30,9 @@ PACKAGES = (
 # Keys to which others refer (policies, source, rates), and which count there.
 INDIRECT_KEYS = (
     "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "sweeps", "precision", "recall_by",
-    "explore_rounds", "window", "exploit_size", "head", "warm", "num_servers", "dim", "slackness",
-    "parameters", "rates_by_K", "policies_by_K",
+    "explore_rounds", "window", "restart", "exploit_size", "linucb_alpha", "lints_alpha", "tries",
+    "ucb_width", "head", "warm", "num_servers", "dim", "slackness", "parameters", "rates_by_K",
+    "policies_by_K",
 )  # fmt: skip
 # The module in which the training of routers and heads begins.
 TRAINING = "cqbjax.offline.policies"

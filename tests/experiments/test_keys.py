@@ -2,12 +2,13 @@
 
 import dataclasses
 import importlib
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from composing import composed, script
+from composing import CONF, composed, script
 
 from cqbjax import results
 from cqbjax.cli._instantiate import make, make_policies
@@ -140,6 +141,27 @@ def test_a_key_that_is_declared_nowhere_counts():
     runs = ("first_seed=5", "num_seeds=3", "arrival_rate=[0.1,0.2]")
     (ready,) = study_types.prepare_points(composed(*words, *runs), make, make_policies)
     assert manifests.cache_key_of(ready).point in keys, "seeds and rates can be added"
+
+
+def test_the_constants_of_policies_count_for_these_policies_alone():
+    files = [path.read_text() for path in CONF.glob("policy/**/*.yaml")]
+    read = {key for text in files for key in re.findall(r"\$\{(\w+)", text)}
+    assert {"linucb_alpha", "lints_alpha", "tries", "ucb_width", "restart", "c1"} <= read
+    assert read - {"tau", "horizon"} <= {*manifests.INDIRECT_KEYS}  # a resolver, and a run's key
+
+    def keys(*more):
+        words = "policy=[random,linucb,lints,best_llm,ucb,acqb_restarted]"
+        (ready,) = study_types.prepare_points(composed(words, *more), make, make_policies)
+        return manifests.cache_key_of(ready)
+
+    plain = keys()
+    for key, label in (("linucb_alpha", "linucb"), ("lints_alpha", "lints"), ("tries", "best_llm"),
+                       ("ucb_width", "ucb"), ("restart.threshold", "acqb_restarted")):  # fmt: skip
+        other = keys(f"{key}=7.5")
+        assert other.point == plain.point, key
+        assert {one for one in plain.policies if other.policies[one] != plain.policies[one]} == {
+            label
+        }
 
 
 def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
