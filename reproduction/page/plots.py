@@ -169,10 +169,10 @@ def _draw_panel(
         y_range=bk.DataRange1d(only_visible=True), output_backend="canvas",
     )  # fmt: skip
     plot.toolbar.logo = None
-    plot.toolbar.autohide = False
     plot.xaxis.ticker = bk.BasicTicker(desired_num_ticks=4)
     plot.xaxis.formatter = bk.NumeralTickFormatter(format="0,0")
     plot.yaxis.ticker = bk.BasicTicker(desired_num_ticks=5)
+    plot.yaxis.formatter = bk.BasicTickFormatter(use_scientific=False)
     plot.axis.minor_tick_line_color = None
     lines: list[Any] = []
     # The paper's own policies last, and so above the others.
