@@ -227,12 +227,11 @@ def axis_scale(axis: Axes, figure: Figure) -> float:
 
 def draw_cost_quality(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
     """Draw costs against scores, each dot named beside it; `names` gives text and place of some."""
-    score = {f"{end}_score": f"score{of}" for end, of in
-             (("mean", ""), ("low", "_low"), ("high", "_high"))}  # fmt: skip
-    cells = rows.with_columns(**{new: pl.col(old) for new, old in score.items()})
+    cells = rows.with_columns(mean_score="score", low_score="score_low", high_score="score_high")
     draw_costs(axis, cells, panel.get("order", ["policy"]))
     number_decades(axis, "x")
-    for cell in cells.iter_rows(named=True) if "names" in panel else ():
+    named = cells.filter(**panel.get("named", {})) if "names" in panel else cells.clear()
+    for cell in named.iter_rows(named=True):
         name, across, up, side = panel["names"].get(
             cell["policy"], [find_style(cell["policy"]).name, 6, 5, "left"]
         )

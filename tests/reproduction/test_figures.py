@@ -35,7 +35,7 @@ def test_a_note_gives_the_seeds_and_the_round_of_the_rows(name):
     text = f"{PICTURES[name]['note']} {PICTURES[name]['title']} {PICTURES[name].get('pair_names')}"
     for panel in panels(PICTURES[name]):
         rows = figures.read_rows(panel)
-        seeds = set(rows["seeds"] if "seeds" in rows.columns else rows["n"])
+        seeds = {x for column in ("seeds", "n") for x in rows.get_column(column, default=[])}
         at_one = "round" in rows.columns and panel["kind"] not in ("curves", "dots")
         rounds = set(rows["round"]) if at_one else set()
         for number in seeds | rounds:
