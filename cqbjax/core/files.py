@@ -131,10 +131,6 @@ class FileFormat(NamedTuple):
     load: Callable[[pathlib.Path], Any]
 
 
-def _save_json(file: IO[bytes], content: Any) -> None:
-    file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
-
-
 def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     with np.load(path) as file:
         return dict(file)
@@ -142,7 +138,11 @@ def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 ARRAY = FileFormat(".npy", lambda file, array: np.save(file, array, allow_pickle=False), np.load)
 ARRAYS = FileFormat(".npz", lambda file, arrays: np.savez(file, **arrays), _load_arrays)
-JSON = FileFormat(".json", _save_json, lambda path: json.loads(path.read_bytes()))
+JSON = FileFormat(
+    ".json",
+    lambda file, content: file.write(f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode()),
+    lambda path: json.loads(path.read_bytes()),
+)
 
 
 def write(path: pathlib.Path, form: FileFormat, content: Any) -> None:

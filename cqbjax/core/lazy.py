@@ -1,6 +1,7 @@
-"""Lazy packages: their names are imported on first use."""
+"""Lazy packages, whose names are imported on first use, and modules that extras install."""
 
 import ast
+import dataclasses
 import functools
 import importlib
 import sys
@@ -39,3 +40,35 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         return value
 
     return load, lambda: sorted({*vars(sys.modules[package]), *read_homes()})
+
+
+def import_extra(name: str, extra: str, part: str) -> Any:
+    """Import a module that an extra of this package installs.
+
+    Args:
+        name: full name of the module.
+        extra: name of the extra.
+        part: what needs the module, for the error.
+
+    Raises:
+        ValueError: the module is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            f"{part} needs {name}, which is not installed: pip install 'cqbjax[{extra}]'"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtraModule:
+    """A module that `import_extra`, which has these arguments, imports at its first use."""
+
+    name: str
+    extra: str
+    part: str
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Import the module and return its attribute."""
+        return getattr(import_extra(self.name, self.extra, self.part), attribute)

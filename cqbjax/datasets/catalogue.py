@@ -68,11 +68,6 @@ def _read_mmlu_pro(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTa
     return dataclasses.replace(read_compact(file, "MMLU-Pro", note), provenance=PROXY)
 
 
-def _read_paretobandit(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
-    file = path if path.is_file() else path / "paretobandit.parquet"
-    return read_compact(file, name="ParetoBandit")
-
-
 def _mark_generated(table: RoutingTable) -> RoutingTable:
     """Set the provenance of a table in the schema of one of the paper's datasets."""
     generated = [origin.startswith("synthetic") for origin in table.origins]
@@ -98,7 +93,11 @@ CATALOGUE = {
             drop_servers_below=0.99, drop_incomplete_prompts=True,
         ),
         Dataset(
-            "paretobandit", "ParetoBandit", _read_paretobandit, files=("paretobandit.parquet",),
+            "paretobandit", "ParetoBandit",
+            lambda path, prices: read_compact(
+                path if path.is_file() else path / "paretobandit.parquet", name="ParetoBandit"
+            ),
+            files=("paretobandit.parquet",),
         ),
         Dataset(
             "embedllm", "EmbedLLM",

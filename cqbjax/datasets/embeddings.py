@@ -19,6 +19,7 @@ from rich.progress import Progress
 
 from cqbjax.core.files import hash_parts, load_or_compute, load_or_compute_all, sha256
 from cqbjax.core.inputs import join_positions
+from cqbjax.core.lazy import import_extra
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame, text_column
 from cqbjax.datasets.table import TableError, check_unique
 from cqbjax.sources.prompt_pool import check_lengths
@@ -154,8 +155,8 @@ def embed(
         [P, d] float16, as they are stored.
 
     Raises:
-        EmbeddingError: no prompts, sentence-transformers is not installed, the model cannot be
-            loaded, or the encoder does not return one finite vector per prompt.
+        EmbeddingError: no prompts, the model cannot be loaded, or the encoder does not return one
+            finite vector per prompt.
     """
     if not prompts:
         raise EmbeddingError("prompts must not be empty, there is nothing to embed.")
@@ -247,16 +248,11 @@ def load_encoder(model: str, batch_size: int, truncation_side: str = RIGHT) -> E
     """Load a sentence-transformers model, which takes seconds to import.
 
     Raises:
-        EmbeddingError: sentence-transformers is not installed, or the model cannot be loaded.
+        ValueError: sentence-transformers is not installed, or the model cannot be loaded.
     """
+    library = import_extra("sentence_transformers", "embed", f"model={model}")
     try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise EmbeddingError(
-            "sentence-transformers is not installed: install the extra 'embed' of cqbjax."
-        ) from error
-    try:
-        encoder = SentenceTransformer(model)
+        encoder = library.SentenceTransformer(model)
     except Exception as error:  # hub, network and file errors of several libraries
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EmbeddingError(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cqbjax.core.files import JSON, hash_parts, read, sha256, write
+from cqbjax.core.lazy import import_extra
 from cqbjax.datasets.cache import cache_folder
 from cqbjax.datasets.table import TableError
 
@@ -95,10 +96,11 @@ def download(
         The commit that was read: pass it as `revision` to get the same bytes again.
 
     Raises:
+        ValueError: the extra is not installed.
         TableError: the hub cannot be reached, a file is missing, a download was cut short, or a
             checksum differs.
     """
-    import huggingface_hub as hub
+    hub = import_extra("huggingface_hub", "download", f"download of {repository}")
 
     api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))  # a mirror, as the client itself allows
     with _one_sentence(repository):

@@ -1,11 +1,12 @@
 """Clusters: Ray and Slurm run the shards of a sweep elsewhere, behind one method."""
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from cqbjax.core.lazy import import_extra
 
 __all__ = ["Cluster", "Ray", "Slurm", "TaskResult"]
 
@@ -64,7 +65,7 @@ class Ray:
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[TaskResult]:
         """Call a function on each task; see `Cluster.run`."""
-        ray = import_engine("ray", "ray")
+        ray = import_extra("ray", "ray", "cluster=ray")
         started = not ray.is_initialized()
         if started:
             self._start(ray)
@@ -132,7 +133,7 @@ class Slurm:
 
         A lost job counts as failed: the same command submits it again.
         """
-        submitit = import_engine("submitit", "slurm")
+        submitit = import_extra("submitit", "slurm", "cluster=slurm")
         jobs = dict(enumerate(self._submit(submitit, function, tasks)))
         while jobs:
             ended = [number for number, job in jobs.items() if job.done()]
@@ -164,24 +165,6 @@ class Slurm:
             return TaskResult(number, None, reason)
         except submitit.core.utils.FailedJobError as error:
             return TaskResult(number, None, describe_error(error, -1))
-
-
-def import_engine(name: str, extra: str) -> Any:
-    """Import an engine.
-
-    Args:
-        name: name of its module.
-        extra: optional dependency of this package that installs it.
-
-    Raises:
-        ValueError: it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(
-            f"cluster={extra} needs {name}, which is not installed: pip install 'cqbjax[{extra}]'"
-        ) from error
 
 
 def describe_error(error: BaseException, line: int = 0) -> str:

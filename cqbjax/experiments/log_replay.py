@@ -132,9 +132,9 @@ class LogReplay(Sweep):
             figure = draw_curves(points, shown, config.spread, config.get("scale", "linear"))
         else:
             # These attributes follow from the rule: they are not keys of the grid.
-            figure = draw_over_keys(
-                [_drop_attributes(one, CHAIN_ATTRIBUTES) for one in points], "gap"
-            )
+            for one in (copies := [one.copy(deep=False) for one in points]):
+                one.attrs = {k: v for k, v in one.attrs.items() if k not in CHAIN_ATTRIBUTES}
+            figure = draw_over_keys(copies, "gap")
         return StudyOutput({"": OutputTable(table, config.title or config.name)}, {"": figure})
 
 
@@ -163,9 +163,3 @@ def _warn_of_singles(chains: Chains, singles: float) -> list[str]:
         f"singles={singles:g} asks for {wanted:,} chains of one, there are {alone:,}: all are "
         f"kept, {alone / (alone + longer):.0%} of the chains"
     ]
-
-
-def _drop_attributes(point: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
-    """Return a point without some of its attributes."""
-    others = {key: value for key, value in point.attrs.items() if key not in names}
-    return point.drop_attrs(deep=False).assign_attrs(others)

@@ -25,7 +25,7 @@ from cqbjax.results.index import CELLS, CacheKey
 from cqbjax.results.points import AXES, STUDY_TYPE
 
 PACKAGES = (
-    "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
+    "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "optax", "scikit-learn",
 )  # fmt: skip
 # Keys to which others refer (policies, source, rates), and which count there.
 INDIRECT_KEYS = (

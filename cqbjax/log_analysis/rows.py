@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import polars as pl
 
 from cqbjax.logs.shards import LogError
 
@@ -40,7 +39,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             begin = file.read(4096)
             file.seek(0)
             yield from _choose_reader(begin)(file)
-    except (OSError, EOFError, zlib.error, pa.ArrowException, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, pl.exceptions.PolarsError, csv.Error) as error:
         missing = isinstance(error, FileNotFoundError)
         reason = "no such file" if missing else f"cannot be read, or is cut short: {error}"
         raise LogError(f"{path}: {reason}.".replace("..", ".")) from error
@@ -60,8 +59,8 @@ def _choose_reader(begin: bytes) -> Any:
 
 
 def _read_parquet(file: IO[bytes]) -> Iterator[Row]:
-    batches = pq.ParquetFile(file).iter_batches(4096)
-    yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+    batches = pl.scan_parquet(file).collect_batches(chunk_size=4096)
+    yield from enumerate((row for rows in batches for row in rows.iter_rows(named=True)), 1)
 
 
 def _text(file: IO[bytes]) -> io.TextIOWrapper:

@@ -4,24 +4,23 @@ They are written while the log is read, so that memory holds one batch: to `conv
 (times, users, lengths) and `texts.parquet` (each distinct first prompt once).
 """
 
+from __future__ import annotations
+
 import contextlib
 import datetime
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cqbjax.core.files import open_atomic
 from cqbjax.datasets.times import find_jumps
 from cqbjax.logs import shards
-from cqbjax.logs.shards import LogError, RowBatch
+from cqbjax.logs.shards import LogError, RowBatch, pa, pc, pq
 
 # Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
 # first token, then 30 tokens per second.
@@ -32,18 +31,16 @@ DUPLICATE = "duplicate of an earlier row"
 # No encoder reads more of a prompt. Two prompts are identical if all of their bytes are.
 MOST_LETTERS = 4096
 CONVERSATIONS, TEXTS = "conversations.parquet", "texts.parquet"
-SCHEMA = pa.schema(
-    [
-        ("row", pa.int64()),  # of all shards
-        ("user", pa.int32()),  # number of the hashed IP
-        ("text", pa.int32()),  # number of the first prompt in texts.parquet
-        ("arrival", pa.int64()),  # inferred, microseconds since 1970
-        ("answered", pa.int64()),  # the first assistant response
-        ("ended", pa.int64()),  # the last one
-        ("tokens", pa.int32()),  # of the first assistant response
-        ("prompt_tokens", pa.int32()),
-    ]
-)
+SCHEMA = {
+    "row": "int64",  # of all shards
+    "user": "int32",  # number of the hashed IP
+    "text": "int32",  # number of the first prompt in texts.parquet
+    "arrival": "int64",  # inferred, microseconds since 1970
+    "answered": "int64",  # the first assistant response
+    "ended": "int64",  # the last one
+    "tokens": "int32",  # of the first assistant response
+    "prompt_tokens": "int32",
+}
 
 CountTokens = Callable[[bytes], int]
 
@@ -147,7 +144,7 @@ def read_log(
     rows = others = used = repaired = 0
     with (
         _open_writer(folder / CONVERSATIONS, SCHEMA) as write_conversations,
-        _open_writer(folder / TEXTS, pa.schema([("text", pa.string())])) as write_texts,
+        _open_writer(folder / TEXTS, {"text": "string"}) as write_texts,
     ):
         for batch in shards.read_batches(files, size):
             of_model = pc.fill_null(pc.equal(batch.rows["model"], model), False)
@@ -284,14 +281,15 @@ def parse_time(text: str | None) -> int | None:
 
 @contextlib.contextmanager
 def _open_writer(
-    path: Path, schema: pa.Schema
+    path: Path, columns: Mapping[str, str]
 ) -> Iterator[Callable[[Sequence[tuple[Any, ...]]], None]]:
     """Yield a function that appends rows to a Parquet file."""
+    schema = pa.schema(list(columns.items()))
     with open_atomic(path) as file, pq.ParquetWriter(file, schema) as writer:
 
         def write(rows: Sequence[tuple[Any, ...]]) -> None:
             if rows:
-                columns = list(zip(*rows, strict=True))
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                arrays = list(zip(*rows, strict=True))
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
         yield write

@@ -5,15 +5,26 @@ a list of turns `{role, content, timestamp, hashed_ip, ...}` in which assistant 
 timestamp. Other columns and fields are ignored.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from cqbjax.core.lazy import ExtraModule
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+else:  # polars reads no invalid UTF-8, and no field of a struct alone
+    pa, pc, pq = (
+        ExtraModule(name, "wildchat", "a conversation log")
+        for name in ("pyarrow", "pyarrow.compute", "pyarrow.parquet")
+    )
+
 
 COLUMNS = ("model", "timestamp", "conversation", "hashed_ip")
 TURN_FIELDS = ("role", "content", "timestamp")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the content of a dataset determines a fit, the code that re
     from cqbjax.datasets import DatasetSource
 
 # Libraries whose versions are part of a fit's cache key.
-LIBRARIES = ("scikit-learn", "scipy", "jax", "flax", "optax", "numpy")
+LIBRARIES = ("scikit-learn", "scipy", "jax", "optax", "numpy")
 
 
 class FitData(NamedTuple):

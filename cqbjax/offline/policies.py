@@ -1,6 +1,6 @@
 """The policies of a configuration that learn offline, and their training for every seed.
 
-Modules that fit are imported where they are needed, since flax, optax, scikit-learn and SciPy are
+Modules that fit are imported where they are needed, since optax, scikit-learn and SciPy are
 slow to import.
 """
 

@@ -5,13 +5,9 @@ ACQB-CL runs ACQB on z = B(x). docs/notebook/projection.md argues the choices th
 open.
 """
 
-import dataclasses
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-import flax.linen as nn
-import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +15,7 @@ import optax
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.files import FileFormat
+from cqbjax.core.files import ARRAYS
 from cqbjax.datasets import raw_utility
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
@@ -34,8 +30,9 @@ from cqbjax.offline.contrastive import (
 )
 from cqbjax.offline.fits import FitData
 
-Params = dict[str, Any]
-FORMAT = 1
+Params = dict[str, Array]
+# Folded into the key of each layer's weights; flax, which held the network before, derived them.
+HIDDEN_KEY, OUTPUT_KEY = 0xB785D8D3, 0xA3840AA7
 # Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
 HEADS_AT_ONCE = 20
 
@@ -59,52 +56,17 @@ class History(NamedTuple):
     used: Array
 
 
-class ProjectionHead(nn.Module):
-    """Two-layer MLP d -> hidden -> outputs with ReLU, the B(.; theta) of Algorithm 3."""
-
-    hidden: int
-    outputs: int
-    mirror: bool
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Map embeddings [..., d] to unnormalised z [..., outputs]."""
-        lecun = nn.initializers.lecun_normal()
-        first, second = (_init_mirror_in, _init_mirror_out) if self.mirror else (lecun, lecun)
-        x = nn.relu(nn.Dense(self.hidden, kernel_init=first, name="hidden")(x))
-        return nn.Dense(self.outputs, kernel_init=second, name="output")(x)
-
-
-def _init_mirror_in(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Start at [I, -I, LeCun noise]: relu(x) and relu(-x) together lose nothing."""
-    d, hidden = shape
-    _check_mirror(hidden, 2 * d, f"on {d}-dimensional embeddings")
-    spare = nn.initializers.lecun_normal()(key, (d, hidden), dtype)[:, 2 * d :]
-    return jnp.concatenate([jnp.eye(d, dtype=dtype), -jnp.eye(d, dtype=dtype), spare], axis=1)
-
-
-def _init_mirror_out(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Start at [I; -I; 0], so that the head is the identity."""
-    hidden, outputs = shape
-    _check_mirror(hidden, 2 * outputs, f"with {outputs} outputs")
-    eye = jnp.eye(outputs, dtype=dtype)
-    return jnp.concatenate([eye, -eye, jnp.zeros((hidden - 2 * outputs, outputs), dtype)])
-
-
-def _check_mirror(hidden: int, least: int, where: str) -> None:
-    if hidden < least:
-        raise ValueError(
-            f"contrastive hidden is {hidden}; init 'mirror' {where} needs at least {least} (or "
-            "choose init 'random')."
-        )
-
-
-def _network(config: ContrastiveConfig) -> ProjectionHead:
-    return ProjectionHead(config.hidden, config.outputs, config.init == "mirror")
-
-
 def init_head(key: Array, dimension: int, config: ContrastiveConfig) -> Params:
-    """Return untrained parameters for embeddings of `dimension`.
+    """Return untrained parameters of a two-layer MLP, the B(.; theta) of Algorithm 3.
+
+    The weights are LeCun noise, and the biases 0. With init "mirror" the first layer is [I, -I,
+    noise] and the second one [I; -I; 0]: relu(x) and relu(-x) together lose nothing, and the head
+    is the identity.
+
+    Args:
+        key: random key.
+        dimension: d, that of the embeddings.
+        config: settings.
 
     Raises:
         ValueError: If init is "mirror" and outputs differs from `dimension` or hidden is too small.
@@ -114,7 +76,28 @@ def init_head(key: Array, dimension: int, config: ContrastiveConfig) -> Params:
             f"contrastive outputs is {config.outputs} but the embeddings have {dimension} "
             "dimensions; init 'mirror' needs them equal (or choose init 'random')."
         )
-    return cast(Params, _network(config).init(key, jnp.zeros((1, dimension), jnp.float32)))
+    hidden, outputs, lecun = config.hidden, config.outputs, jax.nn.initializers.lecun_normal()
+    first = lecun(jax.random.fold_in(key, HIDDEN_KEY), (dimension, hidden), jnp.float32)
+    second = lecun(jax.random.fold_in(key, OUTPUT_KEY), (hidden, outputs), jnp.float32)
+    if config.init == "mirror":
+        if hidden < 2 * dimension:
+            raise ValueError(
+                f"contrastive hidden is {hidden}; init 'mirror' on {dimension}-dimensional "
+                f"embeddings needs at least {2 * dimension} (or choose init 'random')."
+            )
+        eye = jnp.eye(dimension, dtype=jnp.float32)
+        first = first.at[:, : 2 * dimension].set(jnp.concatenate([eye, -eye], axis=1))
+        second = jnp.zeros_like(second).at[: 2 * dimension].set(jnp.concatenate([eye, -eye]))
+    return {
+        "hidden": first, "hidden_bias": jnp.zeros(hidden, jnp.float32),
+        "output": second, "output_bias": jnp.zeros(outputs, jnp.float32),
+    }  # fmt: skip
+
+
+def _apply(params: Params, x: Array) -> Array:
+    """Map embeddings [..., d] to unnormalised z [..., outputs]."""
+    x = jax.nn.relu(x @ params["hidden"] + params["hidden_bias"])
+    return x @ params["output"] + params["output_bias"]
 
 
 @jax.jit
@@ -123,7 +106,7 @@ def project(params: Params, embeddings: Array, config: ContrastiveConfig) -> Arr
 
     With normalise "both" (the default) |z| = 1, which keeps the paper's assumption |x| <= 1.
     """
-    z = cast(Array, _network(config).apply(params, embeddings))
+    z = _apply(params, embeddings)
     return normalise(z) if config.normalise == "both" else z
 
 
@@ -169,7 +152,7 @@ def fit(
     params = init_head(key_init, x.shape[1], config)
 
     def total_loss(params: Params, x: Array, pairs: Pairs) -> Array:
-        z = cast(Array, _network(config).apply(params, x))
+        z = _apply(params, x)
         z = z if config.normalise == "none" else normalise(z)
         return jnp.sum(info_nce(z, pairs, config.temperature))
 
@@ -233,24 +216,6 @@ def fit_heads(
     return params, history
 
 
-def _save_head(file: IO[bytes], head: Head) -> None:
-    settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v is not None}
-    params = jax.tree.map(np.asarray, head.params)
-    content = {"format": FORMAT, "config": settings, "params": params}
-    file.write(flax.serialization.msgpack_serialize(content))
-
-
-def _load_head(path: pathlib.Path) -> Head:
-    content = flax.serialization.msgpack_restore(path.read_bytes())
-    if content["format"] != FORMAT:
-        raise ValueError(f"heads of format {content['format']}, this version reads {FORMAT}")
-    return Head(content["params"], ContrastiveConfig(**content["config"]))
-
-
-# Heads, one or stacked over seeds, and their settings, bit for bit by flax's msgpack.
-HEADS = FileFormat(".msgpack", _save_head, _load_head)
-
-
 def train_heads(
     config: ContrastiveConfig, data: FitData, seeds: Sequence[int], label: str = "acqb_cl"
 ) -> dict[int, Head]:
@@ -258,7 +223,7 @@ def train_heads(
 
     Args:
         config: settings.
-        data: from `make_fit_data`; heads lie at `data.folder/head_<seed>_<hash>.msgpack`.
+        data: from `make_fit_data`; heads lie at `data.folder/head_<seed>_<hash>.npz`.
         seeds: [S] seeds of the runs.
         label: label of the policy, for the progress bar.
 
@@ -266,10 +231,10 @@ def train_heads(
         ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
     """
     source, settings = data.source, (config, data.rho)
-    paths = {seed: data.path(seed, HEADS, __name__, settings) for seed in seeds}
+    paths = {seed: data.path(seed, ARRAYS, __name__, settings) for seed in seeds}
     paths = {seed: path.with_name(f"head_{seed}_{path.name}") for seed, path in paths.items()}
 
-    def fit_seeds(seeds: Sequence[int]) -> Iterator[Head]:
+    def fit_seeds(seeds: Sequence[int]) -> Iterator[Params]:
         available = np.zeros((len(seeds), source.table.num_prompts), bool)
         for row, seed in zip(available, seeds, strict=True):
             row[source.split(seed).offline] = True
@@ -278,9 +243,10 @@ def train_heads(
         utilities = raw_utility(source.table.performance, source.cost, data.rho)
         stacked, _ = fit_heads(keys, data.embeddings, utilities, available, config)
         for i in range(len(seeds)):
-            yield Head(jax.tree.map(lambda leaf: leaf[i], stacked), config)  # noqa: B023
+            yield {name: leaf[i] for name, leaf in stacked.items()}
 
-    return data.fit_or_load(f"fitting {label}", paths, HEADS, fit_seeds, HEADS_AT_ONCE)
+    fitted = data.fit_or_load(f"fitting {label}", paths, ARRAYS, fit_seeds, HEADS_AT_ONCE)
+    return {seed: Head(params, config) for seed, params in fitted.items()}
 
 
 def project_rows(

@@ -1,13 +1,13 @@
 """The per-query log of a study with `queries=true`, as a table and as a Parquet file."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as parquet
 import xarray as xr
+from polars.io.plugins import register_io_source
 
 from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import SERVERS, split_names
@@ -57,14 +57,14 @@ def save_queries(points: Sequence[xr.Dataset], path: Path) -> int:
     frames, rows = _iterate_frames(points), 0
     first = next(frames)
 
-    def write(file: IO[bytes]) -> None:
+    def read(*_: object) -> Iterator[pl.DataFrame]:
         nonlocal rows
-        with parquet.ParquetWriter(file, first.to_arrow().schema, compression="zstd") as writer:
-            for frame in (first, *frames):
-                writer.write_table(frame.to_arrow())
-                rows += frame.height
+        for frame in itertools.chain([first], frames):
+            rows += frame.height
+            yield frame
 
-    write_atomic(path, write)
+    streamed = register_io_source(read, schema=first.schema)
+    write_atomic(path, lambda file: streamed.sink_parquet(file, compression="zstd"))
     return rows
 
 

@@ -15,7 +15,6 @@ import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,14 +33,19 @@ INPUTS, HIDDEN = 4, 16
 DISCOUNT = 0.95
 
 
-class Network(nn.Module):
-    """Scores of queries: [..., 4] -> [...]."""
+def init_network(key: Array) -> dict[str, Array]:
+    """Return untrained parameters of the network."""
+    key_first, key_last = jax.random.split(key)
+    draw = jax.nn.initializers.lecun_normal()
+    return {
+        "first": draw(key_first, (INPUTS, HIDDEN)), "first_bias": jnp.zeros(HIDDEN),
+        "last": draw(key_last, (HIDDEN, 1)), "last_bias": jnp.zeros(1),
+    }  # fmt: skip
 
-    @nn.compact
-    def __call__(self, seen: Array) -> Array:
-        """Return one score per query: [...]."""
-        hidden = nn.tanh(nn.Dense(HIDDEN, name="first")(seen))
-        return nn.Dense(1, name="last")(hidden)[..., 0]
+
+def score(first: Array, first_bias: Array, last: Array, last_bias: Array, seen: Array) -> Array:
+    """Return the network's scores [...] of queries [..., 4]."""
+    return (jnp.tanh(seen @ first + first_bias) @ last + last_bias)[..., 0]
 
 
 def chances(policy: policies.LinearBandit, state, observation: Observation) -> Array:
@@ -66,7 +70,7 @@ def inputs(observation: Observation, index: Array) -> Array:
 
 def logits(parameters, seen: Array, waiting: Array) -> Array:
     """Return the network's scores of waiting queries, and -1e9 for other slots: [C]."""
-    return jnp.where(waiting, Network().apply(parameters, seen), -1e9)
+    return jnp.where(waiting, score(**parameters, seen=seen), -1e9)
 
 
 def stored(name: str) -> Array:
@@ -104,9 +108,8 @@ class Scheduler:
         there = observation.available
         index = index if there is None else jnp.where(there, index, -1e4)
         seen = inputs(observation, index)
-        hidden = jnp.tanh(seen @ self.first + self.first_bias)
-        score = (hidden @ self.last + self.last_bias)[..., 0]
-        slot = jnp.argmax(jnp.where(queueing.mark_waiting(observation.queue), score, -jnp.inf))
+        scores = score(self.first, self.first_bias, self.last, self.last_bias, seen)
+        slot = jnp.argmax(jnp.where(queueing.mark_waiting(observation.queue), scores, -jnp.inf))
         servers = mnl.best_servers(index[slot], observation.problem.assortment_size)
         return Action(slot.astype(jnp.int32), servers, jnp.bool_(False))
 
@@ -182,7 +185,7 @@ def train(updates: int = UPDATES, rounds: int = ROUNDS) -> tuple[float, float]:
     # Half of the queries are hard, so that scheduling matters.
     source = sources.Coin(classes=[0.3, 0.9], num_servers=2)
     env = Env(source, arrival_rate=0.42, horizon=rounds, capacity=64)
-    first = parameters = Network().init(jax.random.key(0), jnp.zeros(INPUTS))
+    first = parameters = init_network(jax.random.key(0))
     optimizer = optax.adam(0.03)
 
     @jax.jit
@@ -202,11 +205,7 @@ def train(updates: int = UPDATES, rounds: int = ROUNDS) -> tuple[float, float]:
         parameters, moments = changed(parameters, moments, played(parameters, keys))
     # Evaluate on instances that training has not used.
     before, after = (-float(played(one, keys_of(0)).reward.mean()) for one in (first, parameters))
-    layers = parameters["params"]
-    np.savez(
-        FILE, first=layers["first"]["kernel"], first_bias=layers["first"]["bias"],
-        last=layers["last"]["kernel"], last_bias=layers["last"]["bias"],
-    )  # fmt: skip
+    np.savez(FILE, **parameters)
     return before, after
 
 

@@ -412,7 +412,7 @@ def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeyp
 
 
 # What a command must not wait for before it can show a configuration, refuse a word or list.
-HEAVY = ("jax", "numpy", "xarray", "pandas", "scipy", "sklearn", "matplotlib", "polars", "flax")
+HEAVY = ("jax", "numpy", "xarray", "pandas", "scipy", "sklearn", "matplotlib", "polars")
 
 
 SHOWN = {
@@ -445,7 +445,7 @@ def test_showing_a_configuration_or_refusing_it_imports_nothing_heavy(words):
 
 @pytest.mark.slow
 def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
-    late = ("sklearn", "matplotlib", "flax", "optax", "scipy.stats", "huggingface_hub")
+    late = ("sklearn", "matplotlib", "optax", "scipy.stats", "huggingface_hub")
     code = (
         "import sys\n"
         "import cqbjax.cli.run, cqbjax.policies, cqbjax.sources, cqbjax.experiments.study\n"

@@ -30,7 +30,7 @@ from cqbjax.figures.sweeps import draw_over_keys
 from cqbjax.results.metrics import find_recorded
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-pytest.importorskip("huggingface_hub", reason="the extra 'embed' is not installed")
+pytest.importorskip("huggingface_hub", reason="the extra 'download' is not installed")
 
 
 def embedder(prompts):

@@ -103,7 +103,7 @@ def heads_page(shared_data, folder, monkeypatch):
     available = np.ones((2, 30), bool)
     vectors = draw.normal(size=(30, 384)).astype("float32")
     there = {
-        "jax": jax, "keys": jax.random.split(jax.random.key(0), 2), "path": folder / "head.msgpack",
+        "jax": jax, "keys": jax.random.split(jax.random.key(0), 2), "path": folder / "head.npz",
         "embeddings": vectors, "utilities": draw.normal(size=(30, 3)), "available": available,
         "ContrastiveConfig": contrastive.ContrastiveConfig,
     }  # fmt: skip

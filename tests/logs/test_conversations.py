@@ -336,8 +336,16 @@ def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch
     generated_log.write_shard(file, [row()])
     monkeypatch.setattr(conversations, "read_log", lambda *_: pytest.fail("it was read"))
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(ValueError, match="sentence-transformers is not installed"):
+    with pytest.raises(ValueError, match=r"needs sentence_transformers.*cqbjax\[embed\]"):
         prepare.prepare(tmp_path, file, progress=False)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    file = tmp_path / "train-0.parquet"
+    generated_log.write_shard(file, [row()])
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ValueError, match=r"conversation log needs pyarrow.*cqbjax\[wildchat\]"):
+        prepare.prepare(tmp_path, file, encoder="none", progress=False)
 
 
 def test_a_refused_log_leaves_nothing_behind(tmp_path):
@@ -448,4 +456,4 @@ def test_nothing_prepared_is_one_sentence(tmp_path):
 
 def test_frames_hold_every_column(tmp_path):
     _, log, _ = read(tmp_path, [row()])
-    assert log.columns == conversations.SCHEMA.names and log.dtypes[0] == pl.Int64
+    assert log.columns == list(conversations.SCHEMA) and log.dtypes[0] == pl.Int64

@@ -30,7 +30,7 @@ TIERS = {"quick": "not slow", "slow": "slow"}
 # Which lines each file of tests executes, for as long as it and the modules stay what they are.
 EXECUTED = REPOSITORY / ".pytest_cache" / "d" / "executed.json"
 # Imported once, by the process that all tests are forked from.
-HEAVY = """pytest hypothesis hypothesis.strategies jax jax.numpy optax flax numpy scipy.stats
+HEAVY = """pytest hypothesis hypothesis.strategies jax jax.numpy optax numpy scipy.stats
 scipy.optimize pandas polars xarray sklearn.linear_model matplotlib.pyplot hydra omegaconf"""
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(HEAVY.split())

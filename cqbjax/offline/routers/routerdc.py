@@ -8,7 +8,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,22 +18,27 @@ from cqbjax.core import rng
 from cqbjax.offline.contrastive import normalise
 from cqbjax.offline.routers.base import Floats, OfflineSplit, ScoringRouter, cluster
 
-Params = dict[str, Any]
+Params = dict[str, Array]
+# Folded into the key of each array; flax, which held the model before, derived them.
+SERVERS_KEY, PROJECTION_KEY = 0xBF8B4530, 0x5F0829B9
 PADDED = 256  # rows to a multiple of which a split is padded
 
 
-class DualModel(nn.Module):
-    """A projection of the embedding, and one embedding per server."""
+def init_model(key: Array, dimension: int, servers: int, width: int) -> Params:
+    """Return untrained parameters: a projection of the embedding, and one embedding per server."""
+    draw, lecun = jax.nn.initializers.normal(0.78), jax.nn.initializers.lecun_normal()
+    return {
+        "servers": draw(jax.random.fold_in(key, SERVERS_KEY), (servers, width), jnp.float32),
+        "projection": lecun(
+            jax.random.fold_in(key, PROJECTION_KEY), (dimension, width), jnp.float32
+        ),
+        "bias": jnp.zeros(width, jnp.float32),
+    }
 
-    servers: int
-    width: int
 
-    @nn.compact
-    def __call__(self, x: Array) -> tuple[Array, Array]:
-        """Return unit query vectors [B, width] and unit server vectors [N, width]."""
-        init = nn.initializers.normal(0.78)
-        servers = self.param("servers", init, (self.servers, self.width), jnp.float32)
-        return normalise(nn.Dense(self.width, name="projection")(x)), normalise(servers)
+def project(params: Params, x: Array) -> Array:
+    """Return unit query vectors [B, width] of embeddings [B, d]."""
+    return normalise(x @ params["projection"] + params["bias"])
 
 
 class TrainingBatch(NamedTuple):
@@ -113,17 +117,17 @@ def train(
     key: Array, embeddings: Array, target: Array, layout: ClusterLayout, settings: "RouterDC"
 ) -> tuple[Params, Array]:
     """Train by AdamW; return the parameters and the loss [steps]."""
-    model = DualModel(target.shape[1], settings.width)
     key_init, key_steps = jax.random.split(key)
-    params = cast(Params, model.init(key_init, embeddings[:1]))
+    params = init_model(key_init, embeddings.shape[1], target.shape[1], settings.width)
     optimiser = optax.adamw(settings.learning_rate, weight_decay=settings.weight_decay)
     top = min(settings.top_k, target.shape[1])
     last = min(settings.last_k, target.shape[1])
 
     def loss(params: Params, batch: TrainingBatch) -> Array:
-        anchor, servers = cast(tuple[Array, Array], model.apply(params, embeddings[batch.rows]))
-        same, _ = model.apply(params, embeddings[batch.same])
-        other, _ = model.apply(params, embeddings[batch.other])
+        anchor = project(params, embeddings[batch.rows])
+        same = project(params, embeddings[batch.same])
+        other = project(params, embeddings[batch.other])
+        servers = normalise(params["servers"])
         routing = sample_llm_loss(
             anchor @ servers.T, target[batch.rows], top, last, settings.floor, settings.ceiling
         )
@@ -198,13 +202,11 @@ class RouterDC:
         layout = lay_out_clusters(split.embeddings, self.clusters, seed, padding)
         with jax.enable_x64(False):  # in 64 bits AdamW rounds otherwise
             params, _ = train(rng.run_key(seed), x, target, layout, self)
-        model = DualModel(target.shape[1], self.width)
 
         def score(queries: Floats) -> Floats:
             # A cosine in [-1, 1]: the order within a prompt is what was learnt.
-            outputs = model.apply(params, jnp.asarray(queries, jnp.float32))
-            query, servers = cast(tuple[Array, Array], outputs)
-            return np.asarray(query @ servers.T)
+            query = project(params, jnp.asarray(queries, jnp.float32))
+            return np.asarray(query @ normalise(params["servers"]).T)
 
         return ScoringRouter(score)
 

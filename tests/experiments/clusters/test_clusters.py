@@ -9,9 +9,10 @@ import xarray as xr
 from composing import composed, refused
 
 from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.core import lazy
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import clusters, loop, shards, study_types
+from cqbjax.experiments import loop, shards, study_types
 from cqbjax.experiments.clusters import Ray, Slurm
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
@@ -114,7 +115,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
 
 def test_an_engine_that_is_not_installed_is_named():
     with pytest.raises(ValueError, match=r"cluster=ray needs no_such_engine.*cqbjax\[ray\]"):
-        clusters.import_engine("no_such_engine", "ray")
+        lazy.import_extra("no_such_engine", "ray", "cluster=ray")
 
 
 def test_an_unknown_cluster_is_refused():
