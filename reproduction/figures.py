@@ -130,8 +130,8 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
         for name, fill in zip(panel.get("pair_names", ()), ("white", "black"), strict=False)
     ]
     if "label" in panel:
-        styles = map(find_style, sort_policies(set(rows["policy"])))
-        looks = [(style.name, style.color, style.color) for style in styles]
+        labels = sort_policies(set(rows["policy"]))
+        looks = [(names[x], find_style(x).color, find_style(x).color) for x in labels]
     return [Line2D([], [], color=color, marker="o", markersize=4.5, linestyle="", label=name,
                    markerfacecolor=fill) for name, color, fill in looks]  # fmt: skip
 

@@ -1,12 +1,15 @@
 """Parse docstrings as plain text with `code` instead of reStructuredText.
 
 A star, a bar or an underscore in an equation (x'theta_j, |W'x|) is an ordinary character, and an
-indented block after a colon is a listing.
+indented block after a colon is a listing. Outside of listings, the formulas of `formulas.yaml` are
+drawn.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
+import yaml
 from sphinx.application import Sphinx
 
 SENTENCES = ("property", "attribute", "data")
@@ -16,6 +19,23 @@ CODE = re.compile(r"(``.*?``|`[^`]+`|(?<!\S)\*\w+\*(?!\w))")  # and *emphasis*
 LISTING = re.compile(r"(?m)^((?P<margin> *)\S.*[^:\n]):\n\n(?=(?P=margin) +\S)")
 # A sentence of one letter ("num_servers: N."), which would start a numbered list.
 INITIAL = re.compile(r"((?:^|: )\s*[A-Za-z])\.(?=$| )")
+FORMULAS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("formulas.yaml").read_text())
+
+
+def find_formula(plain: str) -> re.Pattern[str]:
+    """Return a pattern of a formula in plain text, which may go on in the next line."""
+    return re.compile(re.escape(plain).replace(r"\ ", r"\s+"))
+
+
+PATTERNS = {find_formula(plain): FORMULAS[plain] for plain in sorted(FORMULAS, key=len)[::-1]}
+
+
+def draw_formulas(text: str) -> str:
+    """Write the formulas of a docstring as TeX."""
+    for pattern, tex in PATTERNS.items():
+        drawn = f":math:`{tex}`"
+        text = pattern.sub(lambda _, drawn=drawn: drawn, text)
+    return text
 
 
 def escaped(text: str) -> str:
@@ -27,7 +47,7 @@ def escaped(text: str) -> str:
 
 def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     del app, obj, options
-    marked = LISTING.sub(r"\1::\n\n", "\n".join(lines))
+    marked = draw_formulas(LISTING.sub(r"\1::\n\n", "\n".join(lines)))
     made, margin = [], None
     for line in marked.split("\n"):
         indent = len(line) - len(line.lstrip())

@@ -172,6 +172,21 @@ def test_pages_that_the_search_prefers_exist():
     assert all((REPOSITORY / "docs" / f"{name}.md").is_file() for name in named)
 
 
+def test_formulas_of_docstrings_are_in_the_package_and_can_be_drawn(build):
+    sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
+    import plain_docstrings
+    from docutils.utils.math.latex2mathml import tex2mathml
+
+    texts = [path.read_text() for path in (REPOSITORY / "cqbjax").rglob("*.py")]
+    for plain, tex in plain_docstrings.FORMULAS.items():
+        pattern = plain_docstrings.find_formula(plain)
+        assert any(pattern.search(text) for text in texts), plain
+        for part in re.split(r"`[^`]+`", tex):
+            assert "<math" in tex2mathml(part), part
+    drawn = plain_docstrings.draw_formulas("Return R(x, S) =\n    sum_S p_j(x, S) of x.")
+    assert drawn == f"Return :math:`{plain_docstrings.FORMULAS['R(x, S) = sum_S p_j(x, S)']}` of x."
+
+
 def test_links_to_stored_tables_lead_to_their_pages(build):
     sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
     import stored_results
