@@ -18,6 +18,7 @@ import yaml
 from rich.console import Console
 
 from cqbjax.core.files import hash_parts
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, display, study
@@ -68,7 +69,8 @@ def _split_missing(prepared: PreparedPoint, index: ResultIndex) -> list[Prepared
     parts = []
     for block, missing in labels.items():
         part = prepared._replace(
-            policies={label: policies[label] for label in policies if label in missing}
+            # The oracle always runs, and a sweep would replace a missing one by the paper's.
+            policies={x: policies[x] for x in policies if x in missing or x == OPTIMAL}
         )
         if block is not None:
             rates, seeds = block

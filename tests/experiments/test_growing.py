@@ -58,3 +58,17 @@ def test_what_is_added_equals_a_study_of_all_at_once(kind, tmp_path, request):
             same = one[name].sel({key: other[name][key] for key in other[name].dims
                                   if key in other[name].coords})  # fmt: skip
             np.testing.assert_array_equal(same, other[name], err_msg=name)
+
+
+def test_a_policy_that_is_added_meets_the_oracle_of_its_study(tmp_path, monkeypatch):
+    """The oracle of this task asks another LLM on a retry; the paper's asks the same forever."""
+    monkeypatch.setitem(STUDIES, "retries", ("arena=retries", "source.pool_size=30", "horizon=90"))
+    folders = [tmp_path / name for name in ("grown", "whole")]
+    run(folders[0], "retries", ["policy=[random]", "num_seeds=3"], tmp_path)
+    (grown,), (whole,) = (
+        run(folder, "retries", ["policy=[random,greedy]", "num_seeds=3"], tmp_path)
+        for folder in folders
+    )
+    for name in ("departures", "optimal_queue_length", "regret"):
+        same = grown[name].sel({"policy": whole.policy} if "policy" in grown[name].dims else {})
+        np.testing.assert_array_equal(same, whole[name], err_msg=name)
