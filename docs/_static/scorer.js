@@ -9,7 +9,7 @@ const NAMES = {
   "how_to/add_a_dataset": "data prompts table csv own",
   "how_to/add_user_or_service_dynamics": "abandonment patience impatient delay outage",
   "how_to/decide_from_a_log": "conversation logs replay production off-policy",
-  "how_to/read_a_result": "confidence interval significance export",
+  "how_to/read_a_result": "confidence interval significance export figure latex paper",
   "how_to/record_what_users_feel": "waiting time latency satisfaction",
   "how_to/run_a_study": "change key rate arrival seeds horizon command",
   "how_to/run_a_sweep": "slurm cluster ray parallel resume grid",
