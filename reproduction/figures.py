@@ -190,7 +190,7 @@ def number_decades(axis: Axes, which: Literal["x", "y"]) -> None:
     """Write 0.1, 1 and 10 on a logarithmic axis, and numbers between them if it is short."""
     low, high = getattr(axis, f"get_{which}lim")()
     along = getattr(axis, f"{which}axis")
-    between = (1.0,) if high / low > 30 else (1.0, 2.0, 5.0)
+    between = (1.0,) if high / low > 50 else (1.0, 2.0, 5.0)
     along.set_major_locator(LogLocator(subs=between if high / low > 2 else range(1, 10)))
     along.set_major_formatter("{x:g}")
     along.set_minor_formatter(NullFormatter())
