@@ -129,10 +129,10 @@ def option_index(words: Any, value: Any, name: str = "option") -> np.int32 | Arr
 
 def as_arrays(tree: T) -> T:
     """Return a tree with arrays as leaves: numbers become floats, option indices stay int32."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, _array_dtype(leaf)), tree)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, array_dtype(leaf)), tree)
 
 
-def _array_dtype(leaf: Any) -> Any:
+def array_dtype(leaf: Any) -> Any:
     """Return the dtype of a leaf as an array: int32 for an option index, else float."""
     whole = getattr(leaf, "dtype", None) == jnp.int32
     return jnp.dtype(jnp.int32) if whole else jnp.result_type(float)
@@ -190,7 +190,7 @@ def signature_as_arrays(tree: Any) -> Signature:
     for leaf in leaves:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
             jnp.asarray(leaf, float)  # raises TypeError if it is not a number
-    return Signature(structure, tuple((np.shape(leaf), _array_dtype(leaf)) for leaf in leaves))
+    return Signature(structure, tuple((np.shape(leaf), array_dtype(leaf)) for leaf in leaves))
 
 
 def check_numbers(tree: Any) -> None:

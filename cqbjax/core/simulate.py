@@ -179,6 +179,7 @@ class Segment(NamedTuple):
 def advance(
     policy: Policy, problem: Problem, instance: Instance, carry: Carry, segment: Segment,
     max_records: int, recording: Sequence[Recorder] = STANDARD,
+    map_runs: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
 ) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
     """Run the rounds of a segment. Its length is traced: another length does not recompile.
 
@@ -190,6 +191,8 @@ def advance(
         segment: the rounds.
         max_records: the most records of any segment.
         recording: the recorders.
+        map_runs: `jax.vmap` if the arguments hold several runs, which share the segment. Around
+            this function, `vmap` would batch each loop several times, to find what has an axis.
 
     Returns:
         The state afterwards, and the recorded arrays by name: [max_records, ...] of recorders read
@@ -202,16 +205,19 @@ def advance(
         start = segment.first + index * segment.every
 
         def step(round_: Array, carry: Carry) -> Carry:
-            return run_round(policy, problem, instance, carry, round_, recording)[0]
+            run = map_runs(lambda p, i, c: run_round(p, problem, i, c, round_, recording)[0])
+            return run(policy, instance, carry)
 
         carry = _repeat_step(step, start, segment.every, carry)
-        new = recorders.read(recording, carry.recorded, "round")
-        return carry, {name: records[name].at[index].set(new[name]) for name in records}
+        store = map_runs(lambda stored, new: stored.at[index].set(new))
+        return carry, jax.tree.map(store, records, read(carry))
 
-    like = jax.eval_shape(lambda: recorders.read(recording, carry.recorded, "round"))
-    empty = {name: jnp.zeros((max_records, *leaf.shape), leaf.dtype) for name, leaf in like.items()}
+    read = map_runs(lambda carry: recorders.read(recording, carry.recorded, "round"))
+    read_last = map_runs(lambda carry: recorders.read(recording, carry.recorded, "run"))
+    allocate = map_runs(lambda new: jnp.zeros((max_records, *new.shape), new.dtype))
+    empty = jax.tree.map(allocate, read(carry))
     carry, by_round = _repeat_step(record, 0, segment.records, (carry, empty))
-    return carry, by_round | recorders.read(recording, carry.recorded, "run")
+    return carry, by_round | read_last(carry)
 
 
 def _repeat_step(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: Any) -> Any:

@@ -294,7 +294,7 @@ def form_batches(specs: Sequence[SweepSpec]) -> list[Batch]:
         for label, policy in spec.policies.items():
             per_seed = isinstance(policy, PerSeed)
             each = policy.policies if isinstance(policy, PerSeed) else (policy,)
-            stacked = _stack([pytree.as_arrays(one) for one in each])
+            stacked = _stack(each)
             program = (
                 pytree.signature_of(take(stacked, 0)), per_seed, spec.problem, spec.records,
                 spec.capacity, pytree.signature_of(source), large, spec.recorders,
@@ -358,5 +358,12 @@ def take(tree: Any, index: Any) -> Any:
 
 
 def _stack(trees: Sequence[Any]) -> Any:
-    """Stack trees of equal structure along a new first axis, on the host."""
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *trees)
+    """Stack trees of equal structure along a new first axis, on the host.
+
+    The leaves have the dtypes of `pytree.as_arrays`, whose arrays would take longer than planning.
+    """
+
+    def stack(*leaves: Any) -> np.ndarray:
+        return np.stack([np.asarray(leaf, pytree.array_dtype(leaf)) for leaf in leaves])
+
+    return jax.tree.map(stack, *trees)

@@ -194,8 +194,9 @@ def _lower(spec: ProgramSpec) -> tuple[Program, Program, Program]:
     def advance(policy: Policy, instance: Any, carry: Any, stretch: Any) -> Any:
         records = spec.per_call
         stretch = simulate.Segment(stretch, spec.every, records) if spec.every else stretch
+        several = (jax.vmap,) if spec.width > 1 else ()
         return simulate.advance(
-            policy, spec.problem, instance, carry, stretch, records, spec.recorders
+            policy, spec.problem, instance, carry, stretch, records, spec.recorders, *several
         )
 
     devices, width = spec.devices, spec.width
@@ -207,7 +208,7 @@ def _lower(spec: ProgramSpec) -> tuple[Program, Program, Program]:
     number = jax.ShapeDtypeStruct((), jnp.int32)
     stretch = number if spec.every else simulate.Segment(number, number, number)
     # The next carry takes the memory of the last.
-    mapped = _map_over_runs(devices, width, advance, batched=3, shared=1, donated=2)
+    mapped = _map_over_runs(devices, width, advance, batched=3, shared=1, donated=2, inside=True)
     shapes = policies, instances, begun.out_info, stretch
     return draw, begun, Program(devices, mapped, shapes, **options)
 
@@ -273,17 +274,18 @@ def merge_source(numbers: Any, tables: Any) -> Any:
 
 def _map_over_runs(
     devices: tuple[jax.Device, ...], width: int, function: Callable[..., Any], batched: int,
-    shared: int = 0, donated: int | None = None,
+    shared: int = 0, donated: int | None = None, inside: bool = False,
 ) -> Any:  # fmt: skip
     """Map a function of one run over the runs of all devices, without communication.
 
     Args:
         devices: devices that share the runs.
         width: runs per device.
-        function: a function of one run.
+        function: a function of one run, or of several if it maps over them itself (`inside`).
         batched: how many of its first arguments have an axis over runs.
         shared: how many further arguments all runs share.
         donated: position of the argument whose memory the result may take.
+        inside: whether `function` maps over runs, unless there is a single one.
     """
 
     def alone(*args: Any) -> Any:
@@ -291,7 +293,8 @@ def _map_over_runs(
         return jax.tree.map(lambda leaf: leaf[None], function(*one, *args[batched:]))
 
     axes = (0,) * batched + (None,) * shared
-    mapped = alone if width == 1 else jax.vmap(function, in_axes=axes, axis_size=width)
+    batch = function if inside else jax.vmap(function, in_axes=axes, axis_size=width)
+    mapped = alone if width == 1 else batch
     along, whole, mesh = PartitionSpec(AXIS), PartitionSpec(), Mesh(np.asarray(devices), (AXIS,))
     sharded = jax.shard_map(
         mapped,

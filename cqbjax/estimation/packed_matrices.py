@@ -23,7 +23,7 @@ def upper_indices(dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 def packed_size(dim: int) -> int:
     """Return P."""
-    return len(upper_indices(dim)[0])
+    return -(-dim * (dim + 1) // 2 // LANES) * LANES
 
 
 def element_positions(dim: int) -> np.ndarray:
