@@ -28,7 +28,8 @@ from cqbjax.results.tables import write_csv
 
 RESULTS = Path(__file__).parents[1] / "results"
 LEARNERS = (
-    "acqb", "linucb", "lints", "thompson", "greedy", "acqb_cl", "acqb_warm", "logistic", "zero"
+    "acqb", "linucb", "lints", "thompson", "greedy", "ucb", "acqb_cl", "acqb_warm", "logistic",
+    "zero",
 )  # fmt: skip
 OWN = {"acqb": "joint", "acqb_warm": "joint", "acqb_cl": "joint"}  # the others: oldest
 RETRIES, SCHEDULES = ("same", "fallback"), ("oldest", "least_served")
@@ -36,15 +37,16 @@ COMBINATIONS = ("same LLM,\noldest", "same LLM,\nleast served", "another LLM,\no
                 "another LLM,\nleast served")  # fmt: skip
 # Learners that differ in contexts, and in graded answers of every LLM (a log).
 PAIRS = {
-    "contexts, no log": ("acqb", "thompson"), "contexts, from a log": ("logistic", "zero"),
-    "log, with contexts": ("logistic", "acqb"), "log, without contexts": ("zero", "thompson"),
+    "contexts, no log": ("acqb", "thompson"), "contexts, no log, UCB": ("acqb", "ucb"),
+    "contexts, from a log": ("logistic", "zero"), "log, with contexts": ("logistic", "acqb"),
+    "log, without contexts": ("zero", "thompson"), "log, UCB": ("zero", "ucb"),
 }  # fmt: skip
 # The policies of README's picture, with their names there.
 STAR = "* a retry goes to another LLM, and the query with the fewest attempts comes first"
 SHOWN = {
     "acqb": "ACQB", "acqb_fallback_least_served": "ACQB *", "lints": "LinTS",
     "thompson": "Thompson by LLM", "thompson_fallback_least_served": "Thompson by LLM *",
-    "q_ths": "Q-ThS", "best_llm": "best LLM in trials",
+    "ucb_fallback_least_served": "UCB by LLM *", "q_ths": "Q-ThS", "best_llm": "best LLM in trials",
     "best_llm_fallback_least_served": "best LLM in trials *",
     "zero_fallback_least_served": "best LLM of a log *", "logistic": "router from a log",
     "logistic_fallback_least_served": "router from a log *",

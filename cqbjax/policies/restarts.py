@@ -48,7 +48,7 @@ class RestartingPolicy(Wrapper):
     """
 
     policy: Acqb
-    threshold: Array | float = 8.0
+    threshold: Array | float = 16.0
     slack: Array | float = 0.1
 
     def check(self, problem: Problem) -> None:
