@@ -39,9 +39,9 @@ QUERIES_A_SECOND = 0.04
 def draw_settings(number: int) -> dict[str, Any]:
     """Return the settings of a log by its number."""
     draw = np.random.default_rng([45, number])
-    queries = int(draw.choice([1500, 6000]))
+    queries = int(draw.choice([700, 1500, 3000, 6000]))
     return {
-        "seed": number, "queries": queries, "servers": int(draw.choice([2, 5])),
+        "seed": number, "queries": queries, "servers": int(draw.choice([2, 4, 8, 20])),
         "worth": float(draw.choice([0.0, 0.3, 0.7, 1.2])), "abandon": float(draw.uniform(0, 0.3)),
         "confounding": float(draw.choice([0.0, 1.0, 2.0])),
         "mislabelled": 0.05 * (number % 5 == 4), "hours": queries / QUERIES_A_SECOND / 3600,
@@ -86,13 +86,11 @@ def validate_log(number: int) -> dict[str, Any]:
                            "contexts": fitted.chosen.name, "policies": shown.labels,
                            "unsupported": table["unsupported"].to_list()}  # fmt: skip
     for name in METRICS:
-        value, width = getattr(true, name).mean(axis=1), table[f"{name}_high"] - table[name]
+        value, mean = getattr(true, name).mean(axis=1), table[name].to_numpy()
         own = 1.96 * getattr(true, name).std(axis=1) / TRUE_SEEDS**0.5
+        bound = np.where(value < mean, table[f"{name}_low"], table[f"{name}_high"])
         row[f"{name}_true"] = value.tolist()
-        row[f"{name}_held"] = [
-            bool(abs(error) <= both)
-            for error, both in zip(table[name] - value, np.hypot(width, own), strict=True)
-        ]
+        row[f"{name}_held"] = (abs(mean - value) <= np.hypot(bound - mean, own)).tolist()
         row[f"{name}_error"] = (table[name].to_numpy() - value).tolist()
     queue = true.queue.mean(axis=1)
     text = compare.recommend(table, shown)
@@ -138,22 +136,32 @@ def _check_naive(fitted: fit.LogFit, truth: LogTruth, log: requests.RequestLog) 
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    """Return coverage, errors and decisions by kind of log."""
+    """Return coverage, errors and decisions by kind of log.
+
+    Coverage counts the policies that the log compares; of the others the page says so.
+    """
     kinds = {
         "all": rows,
         "retries as they are": [row for row in rows if not row["mislabelled"]],
         "mislabelled retries": [row for row in rows if row["mislabelled"]],
+        "2 LLMs": [row for row in rows if row["servers"] == 2],
+        "4 or 8 LLMs": [row for row in rows if row["servers"] in (4, 8)],
+        "20 LLMs": [row for row in rows if row["servers"] == 20],
         "up to 2,000 rows": [row for row in rows if row["rows"] <= 2000],
-        "more rows": [row for row in rows if row["rows"] > 2000],
+        "2,001 to 6,000 rows": [row for row in rows if 2000 < row["rows"] <= 6000],
+        "more rows": [row for row in rows if row["rows"] > 6000],
     }
     table = []
     for kind, some in kinds.items():
         if not some:
             continue
+        compared = [[one <= compare.UNSUPPORTED for one in row["unsupported"]] for row in some]
         line: dict[str, Any] = {"logs": kind, "number": len(some)}
+        line["compared"] = round(float(np.mean(np.concatenate(compared))), 3)
         for name in METRICS:
-            held = [one for row in some for one in row[f"{name}_held"]]
-            line[f"{name} held"] = round(float(np.mean(held)), 3)
+            held = [np.array(row[f"{name}_held"])[one]
+                    for row, one in zip(some, compared, strict=True)]  # fmt: skip
+            line[f"{name} held"] = round(float(np.concatenate(held).mean()), 3)
         naive = [one for row in some for one in row["naive_held"]]
         line["naive held"] = round(float(np.mean(naive)), 3)
         named = [row["text"].startswith("Recommended") for row in some]

@@ -1,10 +1,15 @@
 """Compare policies in a fitted scenario, with what the log leaves open: `cqbjax log compare`.
 
-Each seed draws its own coefficients from the posterior. Let z be the share of a policy's attempts
-that depart by these coefficients, and y what is measured, both divided by their means. The line
-y - 1 = b (z - 1), with one elasticity b for all policies, separates what only more data would
-shrink, b^2 Var(z), from what more seeds would, the residual variance over S. The same covariances
-of several policies give the probability that each of them is the best.
+Each seed draws its own coefficients from the posterior. For policy p and draw d, z_pd is the share
+of the policy's attempts that depart, and rho_pd its load: the arrival rate over the rate at which
+its queue grows without end. A measured value y of seed s, with draw d(s), follows
+
+    log y_ps = a_p - b log z_pd(s) + c log q(rho_pd(s)) + noise,
+
+with one b and one c for all policies, and with the queue q of one channel after n arrivals:
+q^2 / n + (1 - rho) q = rho, which is rho / (1 - rho) in the limit if rho < 1. The fitted values of
+all draws are what only more data would shrink; the residual variance over S is what more seeds
+would.
 """
 
 import dataclasses
@@ -39,6 +44,7 @@ DRAWS = 4000  # of the means, for the probability of being the best
 BEST = 0.8  # the probability from which a policy is called the best
 CLOSE = 0.1  # share of the range of policies within which two are as good
 UNSUPPORTED = 0.05  # share of attempts that the log does not support
+STEEPEST = 5.0  # standard deviation of the slopes b and c
 UNLIKELY = 0.01  # of a posterior predictive p-value
 
 
@@ -122,6 +128,8 @@ class Comparison(NamedTuple):
         about: description of the fit.
         errors: [N] standard error of each LLM's departures.
         price_covariance: [policies, policies] of USD a query, by the errors of mean prices.
+        arrivals: queries until the middle of the rounds that are measured.
+        service: rounds of an attempt of today's policy, on average.
     """
 
     labels: list[str]
@@ -132,6 +140,8 @@ class Comparison(NamedTuple):
     about: Mapping[str, Any]
     errors: np.ndarray
     price_covariance: np.ndarray
+    arrivals: float
+    service: float
 
 
 def make_candidates(arrays: ScenarioArrays, models: list[str]) -> dict[str, Any]:
@@ -183,7 +193,8 @@ def compare(
     tried, left = np.moveaxis(data.by_prompt.to_numpy().astype(float), 2, 0)
     rates = 1 - left[0].sum(axis=1) / np.maximum(tried[0].sum(axis=1), 1)
     log_odds = np.einsum("pe,dne->dpn", arrays.contexts, arrays.draws)
-    departs = np.asarray(jax.nn.sigmoid(correct_log_odds(log_odds, about["precision"])))
+    corrected = correct_log_odds(log_odds, about["precision"], about["retry_rate"])
+    departs = np.asarray(jax.nn.sigmoid(corrected))
     shares = tried.sum(axis=1) / tried.sum(axis=(1, 2, 3))[:, None, None]
     paid = np.einsum("asij,ij->aj", tried, arrays.dollars) / left.sum(axis=(1, 2, 3))[:, None]
     paid *= np.asarray(about["price_errors"])
@@ -193,6 +204,8 @@ def compare(
         np.einsum("apn,dpn->ad", shares, departs),
         np.asarray(jax.vmap(lambda key: draw_number(key, len(departs)))(keys)),
         rates, about, departs.mean(axis=1).std(axis=0), paid @ paid.T,
+        0.75 * arrival_rate * horizon,
+        float((shares[0].sum(axis=0) * np.broadcast_to(service, tried.shape[-1])).sum()),
     )  # fmt: skip
 
 
@@ -218,23 +231,43 @@ def _read_outcomes(
     )  # fmt: skip
 
 
-def estimate_means(values: np.ndarray, comparison: Comparison) -> tuple[np.ndarray, np.ndarray]:
-    """Return the covariance of policies' means that data leave, and that of simulation: [p, p].
+def estimate_draws(values: np.ndarray, comparison: Comparison) -> tuple[np.ndarray, np.ndarray]:
+    """Return each policy's mean in each draw, and the covariance that seeds leave: [p, D], [p, p].
 
     Args:
-        values: [p, S] measured.
+        values: [p, S] measured, not negative.
         comparison: with the shares that depart by each draw.
     """
-    mean = np.abs(values.mean(axis=1, keepdims=True))
-    every = comparison.expected / comparison.expected.mean(axis=1, keepdims=True) - 1
-    at = every[:, comparison.numbers]
-    at = at - at.mean(axis=1, keepdims=True)
-    centred = values - values.mean(axis=1, keepdims=True)
-    relative = centred / np.maximum(mean, 1e-12)
-    elasticity = (at * relative).sum() / max((at**2).sum(), 1e-12)
-    data = np.atleast_2d(np.cov(elasticity * mean * every))
-    noise = np.atleast_2d(np.cov(centred - elasticity * mean * at))
-    return data, noise / values.shape[1]
+    mean = np.maximum(values.mean(axis=1, keepdims=True), 1e-12)
+    about, departs = comparison.about, comparison.expected
+    relative = departs / departs.mean(axis=1, keepdims=True)
+    rate = about["arrival_rate"] / about["round_seconds"]
+    load = (rate / comparison.outcomes.breaks.mean(axis=1))[:, None] / relative
+    left, number = 1 - load, comparison.arrivals
+    queue = (np.sqrt(left**2 + 4 * load / number) - left) * number / 2
+    terms = np.log(np.stack([1 / relative, queue]))
+    at, logs = terms[:, :, comparison.numbers], np.log(np.maximum(values, 0.01 * mean))
+    at, logs = (part - part.mean(axis=-1, keepdims=True) for part in (at, logs))
+    weighted = at / np.maximum(logs.var(axis=1, keepdims=True), 1e-12)
+    square = np.einsum("aps,bps->ab", weighted, at) + np.eye(2) / STEEPEST**2
+    slopes = np.linalg.solve(square, np.einsum("aps,ps->a", weighted, logs))
+    draws = np.exp(np.einsum("a,apd->pd", slopes, terms))
+    draws *= mean / draws.mean(axis=1, keepdims=True)
+    noise = np.atleast_2d(np.cov(values - draws[:, comparison.numbers]))
+    return draws, noise / values.shape[1]
+
+
+def _half_width(draws: np.ndarray) -> np.ndarray:
+    """Return half of the width of the central 95%: [p]."""
+    low, high = np.quantile(draws, [0.025, 0.975], axis=1)
+    return np.asarray(high - low) / 2
+
+
+def _draw_both(draws: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return draws with the noise of simulation: [p, `DRAWS`]."""
+    key, size = np.random.default_rng(0), (DRAWS, len(noise))
+    root = np.linalg.cholesky(noise + 1e-12 * np.eye(len(noise)) * max(np.trace(noise), 1e-12))
+    return np.resize(draws.T, size).T + root @ key.standard_normal(size).T
 
 
 def tabulate(comparison: Comparison) -> pl.DataFrame:
@@ -245,20 +278,18 @@ def tabulate(comparison: Comparison) -> pl.DataFrame:
     """
     columns: dict[str, Any] = {"policy": comparison.labels}
     for name, values in comparison.outcomes._asdict().items():
-        data, noise = estimate_means(values, comparison)
-        both, mean = data + noise, values.mean(axis=1)
-        both += comparison.price_covariance if name == "usd" else 0.0
-        width = 1.96 * np.sqrt(np.diag(both))
-        differences = np.diag(both) + both[0, 0] - 2 * both[0]
-        columns |= {name: mean, f"{name}_low": mean - width, f"{name}_high": mean + width}
-        columns |= {f"{name}_more": mean - mean[0],
-                    f"{name}_more_width": 1.96 * np.sqrt(np.maximum(differences, 0))}  # fmt: skip
+        draws, noise = estimate_draws(values, comparison)
+        mean = values.mean(axis=1)
+        both = _draw_both(draws, noise + (comparison.price_covariance if name == "usd" else 0.0))
+        low, high = np.quantile(both, [0.025, 0.975], axis=1)
+        columns |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+        columns |= {
+            f"{name}_more": mean - mean[0],
+            f"{name}_more_width": _half_width(both - both[0]),
+        }
         if name == "queue":
-            draws = np.random.default_rng(0).multivariate_normal(
-                mean, both, DRAWS, method="eigh", check_valid="ignore"
-            )
-            best = np.bincount(draws.argmin(axis=1), minlength=len(mean)) / DRAWS
-            columns |= {"best": best, "queue_data": 1.96 * np.sqrt(np.diag(data)),
+            best = np.bincount(both.argmin(axis=0), minlength=len(mean)) / DRAWS
+            columns |= {"best": best, "queue_data": _half_width(draws),
                         "queue_simulation": 1.96 * np.sqrt(np.diag(noise))}  # fmt: skip
     return pl.DataFrame(columns)
 
@@ -278,12 +309,24 @@ def check_parity(comparison: Comparison) -> list[tuple[str, float, float, float]
                 about["retried"].items(), comparison.rates.T, strict=True
             )
         ]
-    return [
+    if "stay" in about:
+        # An answer that is shorter than a round takes one in the scenario.
+        before_last = comparison.outcomes.wait[0] - about["round_seconds"] * comparison.service
+        pairs.append(("time in the system (s)", about["stay"], before_last + about["latency"]))
+        if about["pause"] is not None:
+            again = np.maximum(comparison.outcomes.attempts[0] - 1, 1e-9)
+            cycle = about["pause"] + about["latency"]
+            pairs.append(("time from a request to its retry (s)", cycle, before_last / again))
+    rows = [
         (what, value, float(some.mean()),
          float(min(1.0, 2 * min((1 + (some <= value).sum()) / (1 + len(some)),
                                 (1 + (some >= value).sum()) / (1 + len(some))))))
         for what, value, some in pairs
     ]  # fmt: skip
+    if "hour" in about:
+        hour, *rates, chance = about["hour"]
+        rows.append((f"retry rate from {hour} to {hour + 1} o'clock", *rates, chance))
+    return rows
 
 
 def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
@@ -296,10 +339,9 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     spread = CLOSE * (order["queue"][-1] - best)
     # What another policy may be shorter by, at most.
     number, values = comparison.labels.index(first), comparison.outcomes.queue
-    data, noise = estimate_means(values, comparison)
-    both = data + noise
-    differences = np.diag(both) + both[number, number] - 2 * both[number]
-    ahead = best - table["queue"].to_numpy() + 1.96 * np.sqrt(np.maximum(differences, 0))
+    draws, noise = estimate_draws(values, comparison)
+    both = _draw_both(draws, noise)
+    ahead = np.quantile(both[number] - both, 0.975, axis=1)
     rivals = [
         label for label, one in zip(comparison.labels, ahead, strict=True)
         if one > spread and label != first
@@ -314,9 +356,8 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     if not rivals or order["best"][0] >= BEST:
         return f"Recommended: {first}, best with probability {order['best'][0]:.2f}."
     j = max((comparison.labels.index(one) for one in rivals), key=lambda one: ahead[one])
-    by_data, by_seeds = (
-        float(one[j, j] + one[number, number] - 2 * one[number, j]) for one in (data, noise)
-    )
+    by_data = float((draws[number] - draws[j]).var())
+    by_seeds = float(noise[j, j] + noise[number, number] - 2 * noise[number, j])
     named = f"{first} or {', '.join(rivals)}"
     if by_seeds > by_data:
         return f"Not distinguished with seeds={values.shape[1]}: {named}; more seeds would tell."
@@ -346,6 +387,11 @@ def describe_comparison(comparison: Comparison, table: pl.DataFrame) -> Iterator
     priced = comparison.about["priced"]
     for row in table.iter_rows(named=True):
         usd = f", {row['usd']:.3g} USD a query" if priced else ""
+        if row["unsupported"] > UNSUPPORTED:
+            yield (
+                f"  NOT COMPARED: {row['policy']}, {row['unsupported']:.0%} of whose attempts are "
+                "with LLMs that the log hardly ever shows to such prompts; by the model alone:"
+            )
         yield (
             f"  {row['policy']}: {row['queue']:.2f} users in the system ({row['queue_low']:.2f} to "
             f"{row['queue_high']:.2f}; by data {row['queue_data']:.2f}, by seeds "

@@ -6,8 +6,9 @@ begin with a constant, and the LLM j(i),
     P(y_i = 1) = sigmoid(x_i' beta_j(i)),    beta_je = mu_e + delta_je,
 
 where mu_e ~ N(0, s_e^2) is shared and delta_je ~ N(0, tau_e^2) is the LLM's: partial pooling. The
-posterior is Gaussian at its mode (Laplace), with a covariance that is widened by the design effect
-of users, whose requests are not independent.
+variances of a feature are multiplied by its relevance, which the fit estimates by expectation
+maximisation. The posterior is Gaussian at its mode (Laplace), with a covariance that is widened by
+the design effect of users, whose requests are not independent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+import scipy.special
 from scipy.special import expit
 
 from cqbjax.log_analysis.requests import RequestLog
@@ -23,10 +25,14 @@ from cqbjax.log_analysis.requests import RequestLog
 COMPONENTS = 32  # of words or embeddings
 COMMON, FEWEST_PROMPTS = 0.01, 5  # share and number of prompts with a word that counts
 FOLDS, MOST_ROWS = 4, 40_000  # of the cross-validation
-# Standard deviations of the constant: shared, and of an LLM; those of features, which are
-# standardised, are cross-validated.
+RARE = 0.05  # weight of a fit that is left out
+# Standard deviations of the log-odds: of the constant, shared and of an LLM; and those between
+# prompts, which are cross-validated.
 CONSTANT = (3.0, 1.0)
-SCALES = ((0.1, 0.1), (0.3, 0.2), (0.6, 0.6))
+SCALES = ((0.1, 0.1), (0.4, 0.3), (1.0, 0.5), (1.5, 1.5))
+# Steps in which the fit finds by how much each feature varies more or less than these, and the
+# weight, in LLMs, of the assumption that it does not.
+RELEVANCE_STEPS, WEIGHT = 5, 2.0
 
 
 class Attempts(NamedTuple):
@@ -65,19 +71,31 @@ class DepartureFit(NamedTuple):
 
 
 class ChosenContexts(NamedTuple):
-    """Contexts that predict departures best, and their fit.
+    """Contexts that predict departures best, and fits with several scales of the prior.
 
     Attributes:
         name: `none`, `statistics`, `words` or `embeddings`.
         contexts: [texts + 1, E], a constant first; the last row is that of an unknown prompt.
-        fit: on all attempts.
+        fits: on all attempts, one for each scale.
+        weights: of the fits, by the cross-validated likelihood of their scales.
         gains: name -> gain in log-likelihood an attempt over `none`, and its standard error.
     """
 
     name: str
     contexts: np.ndarray
-    fit: DepartureFit
+    fits: Sequence[DepartureFit]
+    weights: np.ndarray
     gains: Mapping[str, tuple[float, float]]
+
+    def mean(self) -> np.ndarray:
+        """Return the mean coefficients: [N, E]."""
+        return np.einsum("k,kne->ne", self.weights, [fit.mean for fit in self.fits])
+
+    def draw(self, key: np.random.Generator, number: int) -> np.ndarray:
+        """Draw coefficients of all fits: [number, N, E]."""
+        counts = key.multinomial(number, self.weights)
+        every = [fit.draw(key, count) for fit, count in zip(self.fits, counts, strict=True)]
+        return np.concatenate(every)[key.permutation(number)]
 
 
 def make_contexts(log: RequestLog) -> dict[str, np.ndarray]:
@@ -102,16 +120,25 @@ def make_contexts(log: RequestLog) -> dict[str, np.ndarray]:
     contexts = {}
     for name, values in raw.items():
         deviation = values.std(axis=0)
-        some = values[:, deviation > 1e-9]
-        scaled = (some - some.mean(axis=0)) / some.std(axis=0)
-        scaled = np.concatenate([np.clip(scaled, -4, 4), np.zeros((1, scaled.shape[1]))])
+        some, deviation = values[:, deviation > 1e-9], deviation[deviation > 1e-9]
+        scaled = np.clip((some - some.mean(axis=0)) / deviation, -4, 4)
+        # Components that vary more may matter more; statistics have units of their own.
+        share = np.ones_like(deviation) if name == "statistics" else deviation
+        scaled *= share / max(np.linalg.norm(share), 1e-12)
+        scaled = np.concatenate([scaled, np.zeros((1, scaled.shape[1]))])
         contexts[name] = np.column_stack([np.ones(len(scaled)), scaled])
     return contexts
 
 
+def standardize(contexts: np.ndarray) -> np.ndarray:
+    """Return contexts with features of one standard deviation, as scikit-learn's penalties want."""
+    deviation = contexts.std(axis=0)
+    return contexts / np.where(deviation > 0, deviation, 1.0)
+
+
 def choose_contexts(attempts: Attempts, candidates: Mapping[str, np.ndarray], number: int,
                     only: str | None = None) -> ChosenContexts:  # fmt: skip
-    """Cross-validate contexts and scales of the prior by the log-likelihood, and fit the best.
+    """Cross-validate contexts and scales of the prior by their log-likelihood, and fit the likely.
 
     Users are in one fold each. Contexts that help little still count: without them an LLM that
     got the hard prompts looks worse than it is.
@@ -127,26 +154,31 @@ def choose_contexts(attempts: Attempts, candidates: Mapping[str, np.ndarray], nu
     fold = draw.integers(FOLDS, size=len(groups))[index]
     if len(fold) > MOST_ROWS:
         fold[draw.permutation(len(fold))[MOST_ROWS:]] = -1  # not used
-    best: dict[str, tuple[tuple[float, float], np.ndarray]] = {}
+    scores: dict[str, list[np.ndarray]] = {name: [] for name in candidates}
     for name, contexts in candidates.items():
         for scale in SCALES[:1] if contexts.shape[1] == 1 else SCALES:
-            scores = np.zeros(len(fold))
+            scores[name].append(np.zeros(len(fold)))
             for held in range(FOLDS):
                 train, test = (fold >= 0) & (fold != held), fold == held
                 some = Attempts(*(part[train] for part in attempts))
                 if test.any() and train.any():
                     fit = fit_departures(some, contexts, number, scale, with_root=False)
                     rest = Attempts(*(part[test] for part in attempts))
-                    scores[test] = log_likelihood(rest, contexts, fit.mean)
-            if name not in best or scores.sum() > best[name][1].sum():
-                best[name] = scale, scores
-    used, winner = fold >= 0, "none"
-    gains = {}
-    for name, (_, scores) in best.items():
-        gains[name] = _compare(scores - best["none"][1], index, used)
-    winner = only or max(best, key=lambda name: best[name][1].sum())
-    fit = fit_departures(attempts, candidates[winner], number, best[winner][0])
-    return ChosenContexts(winner, candidates[winner], fit, gains)
+                    scores[name][-1][test] = log_likelihood(rest, contexts, fit.mean)
+    best = {name: max(some, key=np.sum) for name, some in scores.items()}
+    gains = {name: _compare(one - best["none"], index, fold >= 0) for name, one in best.items()}
+    winner = only or max(best, key=lambda name: best[name].sum())
+    if only is None and winner == "none" and len(best) > 1:
+        # That contexts matter little is known only within an error, which a fit without them hides.
+        other = max(set(best) - {"none"}, key=lambda name: best[name].sum())
+        winner = other if sum(gains[other]) > -gains[other][1] else "none"
+    weights = scipy.special.softmax([one.sum() for one in scores[winner]])
+    weights = np.where(weights < RARE, 0.0, weights) / weights[weights >= RARE].sum()
+    fits = [
+        fit_departures(attempts, candidates[winner], number, SCALES[k])
+        for k in np.flatnonzero(weights)
+    ]
+    return ChosenContexts(winner, candidates[winner], fits, weights[weights > 0], gains)
 
 
 def _compare(gain: np.ndarray, index: np.ndarray, used: np.ndarray) -> tuple[float, float]:
@@ -181,15 +213,13 @@ def fit_departures(
     rows = contexts[text]
     ends = np.searchsorted(model, np.arange(number + 1))
     blocks = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
-    # The prior's precision of each feature's coefficients, over LLMs.
-    precision = np.zeros((number, size, number, size))
-    for e in range(size):
-        shared, own = CONSTANT if e == 0 else scale
-        law = shared**2 * np.ones((number, number)) + own**2 * np.eye(number)
-        precision[:, e, :, e] = np.linalg.inv(law)
-    flat = precision.reshape(number * size, number * size)
-    beta = np.zeros((number, size))
-    for _ in range(50):
+    # The prior's covariance of each feature's coefficients, over LLMs.
+    laws = np.array([
+        shared**2 + own**2 * np.eye(number) for shared, own in [CONSTANT, *[scale] * (size - 1)]
+    ])  # fmt: skip
+    law, beta, left = laws.copy(), np.zeros((number, size)), RELEVANCE_STEPS
+    flat = _order_by_llm(np.linalg.inv(law))
+    for _ in range(50 + 50 * RELEVANCE_STEPS):
         chance = expit(np.einsum("ne,ne->n", rows, beta[model]))
         weighted = rows * (chance * (1 - chance))[:, None]
         score = rows * (departs - chance)[:, None]
@@ -198,8 +228,19 @@ def fit_departures(
         root = scipy.linalg.cho_factor(hessian + flat)
         step = scipy.linalg.cho_solve(root, gradient - flat @ beta.ravel())
         beta += (step * min(1.0, 3.0 / max(np.abs(step).max(), 1e-12))).reshape(beta.shape)
-        if np.abs(step).max() < 1e-6:
+        if np.abs(step).max() > (1e-6 if with_root else 1e-2):
+            continue
+        if not (with_root and left):
             break
+        left -= 1
+        variance = np.diag(scipy.linalg.cho_solve(root, np.eye(len(flat)))).reshape(beta.shape)
+        moment = (beta**2 + variance).sum(axis=0) / np.trace(laws[-1]) * number
+        law[1:] = laws[1:] * ((WEIGHT + moment) / (WEIGHT + number))[1:, None, None]
+        # LLMs around their mean: the shared constant is not the prior's to shrink.
+        moment = (variance[:, 0] + (beta[:, 0] - beta[:, 0].mean()) ** 2).sum() / CONSTANT[1] ** 2
+        own = CONSTANT[1] ** 2 * (WEIGHT + moment) / (WEIGHT + number)
+        law[0] = CONSTANT[0] ** 2 + own * np.eye(number)
+        flat = _order_by_llm(np.linalg.inv(law))
     if not with_root:
         return DepartureFit(beta, np.empty((0, 0)), 1.0)
     inverse = scipy.linalg.cho_solve(root, np.eye(len(flat)))
@@ -212,6 +253,12 @@ def fit_departures(
     spread = (by_user.T @ by_user).toarray()
     effect = max(1.0, float((inverse * spread).sum() / (inverse * hessian).sum()))
     return DepartureFit(beta, np.linalg.cholesky(effect * inverse), effect)
+
+
+def _order_by_llm(blocks: np.ndarray) -> np.ndarray:
+    """Return the matrix [N E, N E] of a block [N, N] for each feature: [E, N, N]."""
+    size, number, _ = blocks.shape
+    return np.einsum("enm,ef->nemf", blocks, np.eye(size)).reshape(number * size, -1)
 
 
 class OutcomeLevel(NamedTuple):

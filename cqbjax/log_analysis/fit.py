@@ -5,19 +5,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import scipy.stats
 import threadpoolctl
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from cqbjax.log_analysis import departures, overlap
 from cqbjax.log_analysis.departures import Attempts, ChosenContexts, OutcomeLevel
 from cqbjax.log_analysis.overlap import Overlap
 from cqbjax.log_analysis.requests import RequestLog
-from cqbjax.log_analysis.retries import Retries, find_labelled, find_retried
+from cqbjax.log_analysis.retries import Retries, find_labelled, find_retried, measure_gaps
 from cqbjax.log_analysis.scenario import (
     DRAWS,
     MAX_PROMPTS,
     ScenarioArrays,
     Timing,
+    correct_log_odds,
     measure_timing,
 )
 from cqbjax.log_analysis.summary import estimate_share
@@ -92,9 +94,9 @@ def fit_log(
     if contexts not in (None, *candidates):
         raise LogError(f"contexts={contexts} must be one of {', '.join(candidates)}.")
     chosen = departures.choose_contexts(attempts, candidates, number, contexts)
-    x, mean = chosen.contexts, chosen.fit.mean
+    x, mean = chosen.contexts, chosen.mean()
     chances = expit(x @ mean.T)
-    draws = chosen.fit.draw(np.random.default_rng(seed), DRAWS)
+    draws = chosen.draw(np.random.default_rng(seed), DRAWS)
     values = np.stack([expit(x[attempts.text] @ one.T).mean(axis=0) for one in draws[:50]])
     logged = frame["propensity"].to_numpy()[labelled]
     known = None if np.isnan(logged.astype(float)).any() else logged
@@ -112,35 +114,54 @@ def fit_log(
         chances[attempts.text, attempts.model],
     )  # fmt: skip
     timing, notes = measure_timing(log, retries, round_seconds, channels, arrivals == "profile")
-    low, high = _bound_satisfaction(log, attempts.departs, labelled, chances)
+    low, high = _bound_satisfaction(log, attempts, labelled, chances, departures.standardize(x))
     # Prompts of the pool: a sample of the queries, each as often as it came.
     first = every.text[retries.before < 0]
     sample = first[np.random.default_rng(seed).permutation(len(first))[:MAX_PROMPTS]]
     # Retries that follow no failure are new queries.
     queries = frame.height - precision * (frame.height - len(first))
     timing = timing._replace(arrival_rate=timing.arrival_rate * queries / len(first))
+    described = departures.standardize(np.column_stack([x, candidates.get("statistics", x)[:, 1:]]))
     scale = float(np.linalg.norm(x, axis=1).max())
     arrays = ScenarioArrays(
-        x[sample] / scale, draws * scale, mean * scale, _price(log, sample), low[sample],
-        high[sample], checks.supported[sample], checks.propensities[sample],
+        x[sample] / scale, draws * scale, mean * scale, _price(log, described, sample),
+        low[sample], high[sample], checks.supported[sample], checks.propensities[sample],
     )  # fmt: skip
-    retried = [precision * float(1 - every.departs[every.model == j].mean()) for j in range(number)]
+    rate = 1 - attempts.departs.mean()
+    shares = np.array([every.departs[every.model == j].mean() for j in range(number)])
+    retried = 1 - expit(correct_log_odds(logit(shares), precision, rate))
     about = {
         "log": f"a log of {frame.height:,} requests, hash {log.digest}", "models": log.models,
         "precision": precision, "outcome": outcome or level.level,
         "round_seconds": timing.round_seconds, "arrival_rate": timing.arrival_rate,
         "channels": timing.channels, "attempts_a_query": frame.height / queries,
-        "retried": dict(zip(log.models, retried, strict=True)), "rows": frame.height,
-        "queries": round(queries), "priced": frame["cost"].null_count() < frame.height,
-        "price_errors": _price_errors(log),
-    }  # fmt: skip
+        "retried": dict(zip(log.models, retried.tolist(), strict=True)), "retry_rate": rate,
+        "rows": frame.height, "queries": round(queries), "price_errors": _price_errors(log),
+        "priced": frame["cost"].null_count() < frame.height,
+    } | _measure_parity(log, retries, attempts, labelled, chances)  # fmt: skip
     return LogFit(arrays, timing, about, chosen, checks, level, notes)
 
 
-def _price(log: RequestLog, sample: np.ndarray) -> np.ndarray:
-    """Return the USD of each LLM's answer to each prompt: [P, N], the LLM's mean."""
-    by_model = log.frame.group_by("model").agg(pl.col("cost").mean()).sort("model")["cost"]
-    return np.tile(by_model.fill_null(0.0).to_numpy(), (len(sample), 1))
+def _price(log: RequestLog, contexts: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    """Return the USD of each LLM's answer to each prompt: [P, N], by ridge regression.
+
+    The mean over all requests is not enough: an LLM that got the long prompts looks expensive.
+
+    Args:
+        log: from `read_log`.
+        contexts: [texts + 1, E].
+        sample: [P] texts.
+    """
+    from sklearn.linear_model import RidgeCV
+
+    usd = np.zeros((len(sample), len(log.models)))
+    for (j,), rows in log.frame.filter(pl.col("cost").is_not_null()).group_by("model"):
+        cost, x = rows["cost"].to_numpy(), contexts[rows["text"].to_numpy()]
+        usd[:, j] = cost.mean()
+        if len(cost) > 2 * x.shape[1]:
+            ridge = RidgeCV(np.logspace(0, 4, 5)).fit(x, cost)
+            usd[:, j] = np.clip(ridge.predict(contexts[sample]), 0.1 * cost.mean(), cost.max())
+    return usd
 
 
 def _price_errors(log: RequestLog) -> list[float]:
@@ -150,28 +171,75 @@ def _price_errors(log: RequestLog) -> list[float]:
     return log.frame.group_by("model").agg(error).sort("model")["cost"].to_list()
 
 
+def _measure_parity(
+    log: RequestLog, retries: Retries, attempts: Attempts, labelled: np.ndarray, chances: np.ndarray
+) -> dict[str, Any]:
+    """Return what the log's own policy has to give back, besides attempts and retry rates.
+
+    `stay`: seconds from a query's first request to its last answer, `latency` of an answer, and
+    `pause` from an answer to its retry, on average; `hour`: the hour of the day whose retry rate is
+    furthest from the fit's, both rates, and the p-value among all hours.
+    """
+    if not log.timed:
+        return {}
+    begin, end = log.frame["time"].to_numpy(), log.frame["ended"].to_numpy()
+    first, query = np.unique(retries.query, return_inverse=True)
+    last = np.zeros(len(first))
+    np.maximum.at(last, query, end)
+    whole = labelled[first]
+    gaps = measure_gaps(log, retries)
+    hour = (begin[labelled] // 3600 % 24).astype(int)
+    chance = chances[attempts.text, attempts.model]
+    number, logged, fitted, spread = (
+        np.bincount(hour, weight, 24)
+        for weight in (None, 1 - attempts.departs, 1 - chance, chance * (1 - chance))
+    )
+    worst = int(np.argmax(abs(logged - fitted) / np.sqrt(spread + 1e-9) * (number > FEWEST_USERS)))
+    score = abs(logged - fitted)[worst] / np.sqrt(spread[worst] + 1e-9)
+    tail = float(min(1.0, 2 * (number > FEWEST_USERS).sum() * scipy.stats.norm.sf(score)))
+    rates = [float(part[worst] / max(number[worst], 1)) for part in (logged, fitted)]
+    return {
+        "stay": float((last - begin[first])[whole].mean()),
+        "latency": float((end - begin).mean()),
+        "pause": float(gaps.mean()) if len(gaps) else None,
+        "hour": [worst, *rates, tail],
+    }
+
+
 def _bound_satisfaction(
-    log: RequestLog, departs: np.ndarray, labelled: np.ndarray, chances: np.ndarray
+    log: RequestLog, attempts: Attempts, labelled: np.ndarray, chances: np.ndarray, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return bounds on the probability that a departed query was satisfied: [texts + 1, N] twice.
 
-    With outcomes, they are 95% intervals by LLM, as if everyone rated alike. Without them, everyone
-    may be satisfied; or all who depart from the worst answer abandon, and the probability
-    a of abandoning is the same everywhere: P(satisfied | departs) = (p - a) / (1 - a) / p.
+    With outcomes, they are 95% intervals by LLM, where each outcome counts for all requests whose
+    users rate as rarely: P(rated) is a logistic regression on the LLM, the prompt, and whether the
+    query departs. Without outcomes, everyone may be satisfied; or all who depart from the worst
+    answer abandon, and the probability a of abandoning is the same everywhere:
+    P(satisfied | departs) = (p - a) / (1 - a) / p.
     """
+    from sklearn.linear_model import LogisticRegression
+
     frame, number = log.frame, len(log.models)
-    rated = frame["outcome"].is_not_null().to_numpy()
+    rated = frame["outcome"].is_not_null().to_numpy()[labelled]
     least = float(chances[:-1].min()) if len(chances) > 1 else float(chances.min())
     low = (chances - least) / (1 - least) / chances
     high = np.ones_like(chances)
     if not rated.any():
         return np.clip(low, 0, 1), high
     good = frame["outcome"].fill_null(0.0).to_numpy()[labelled]
-    model, rated = frame["model"].to_numpy()[labelled], rated[labelled]
+    weight = np.ones(len(rated))
+    if not rated.all():
+        features = np.column_stack([
+            x[attempts.text], attempts.model[:, None] == np.arange(number), attempts.departs
+        ])  # fmt: skip
+        raters = LogisticRegression(max_iter=200).fit(features, rated)
+        weight = 1 / np.maximum(raters.predict_proba(features)[:, 1], 0.2 * rated.mean())
     for j in range(number):
-        mine = (model == j) & rated & (departs > 0)
-        total, hits = float(mine.sum()), float(good[mine].sum())
-        _, low[:, j], high[:, j] = estimate_share(hits, total)
+        own = weight[(attempts.model == j) & rated & (attempts.departs > 0)]
+        hits = (weight * good)[(attempts.model == j) & rated & (attempts.departs > 0)].sum()
+        effective = own.sum() ** 2 / max((own**2).sum(), 1e-12)
+        share = hits / max(own.sum(), 1e-12)
+        _, low[:, j], high[:, j] = estimate_share(share * effective, effective)
     return low, high
 
 
@@ -194,7 +262,7 @@ def report(fit: LogFit) -> Iterator[str]:
     )
     yield (
         f"Contexts: {fit.chosen.name}; log-likelihood an attempt above none (and its error): "
-        f"{gains}; users widen the covariance {fit.chosen.fit.design_effect:.2f} times"
+        f"{gains}; users widen the covariance {fit.chosen.fits[0].design_effect:.2f} times"
     )
     x, mean = fit.arrays.contexts, fit.arrays.mean
     chances = expit(x @ mean.T)
@@ -217,7 +285,10 @@ def report(fit: LogFit) -> Iterator[str]:
     yield from fit.notes
     yield "Departure probability of an attempt, by the model and off-policy:"
     for row in table.iter_rows(named=True):
-        swept = "; ".join(f"{1 - one * (1 - row['model']):.3f}" for one in PRECISIONS)
+        swept = "; ".join(
+            f"{expit(correct_log_odds(logit(row['model']), one, fit.about['retry_rate'])):.3f}"
+            for one in PRECISIONS
+        )
         yield (
             f"  {row['LLM']}: {row['model']:.3f} ({row['model_error']:.3f}), doubly robust "
             f"{row['DR']:.3f} ({row['DR_error']:.3f}), IPS {row['IPS']:.3f}, SNIPS "

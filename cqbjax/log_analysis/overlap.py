@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from cqbjax.log_analysis.departures import Attempts
+from cqbjax.log_analysis.departures import Attempts, standardize
 
 CLUSTERS = 8  # kinds of prompt
 RARE = 0.01  # share of an LLM's attempts with a kind of prompt: if less, it is not compared there
@@ -51,7 +51,7 @@ def check_overlap(
     from sklearn.cluster import KMeans
     from sklearn.linear_model import LogisticRegression
 
-    number, text = len(names), attempts.text
+    number, text, contexts = len(names), attempts.text, standardize(contexts)
     propensities = np.ones((len(contexts), number))
     if len(np.unique(attempts.model)) > 1:
         law = LogisticRegression(max_iter=200).fit(contexts[text], attempts.model)
@@ -73,9 +73,11 @@ def check_overlap(
         own, model = np.where(mine, weight, 0.0), chances[text, j]
         robust = model + own * (attempts.departs - model)
         value, error = _mean_by_user(robust, attempts.group)
+        bias, bias_error = _mean_by_user(robust - model, attempts.group)
         rows.append({
             "LLM": name, "model": model.mean(), "model_error": errors[j], "DR": value,
-            "DR_error": error, "IPS": (own * attempts.departs).mean(),
+            "DR_error": error, "bias": bias, "bias_error": bias_error,
+            "IPS": (own * attempts.departs).mean(),
             "SNIPS": (own * attempts.departs).sum() / max(own.sum(), 1e-12),
             "effective": own.sum() ** 2 / max((own**2).sum(), 1e-12),
             "disagree": bool(abs(value - model.mean()) > DISAGREE * np.hypot(error, errors[j])),
@@ -89,10 +91,13 @@ def check_overlap(
 def estimate_bias(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Return the bias of the model's V_j that the doubly robust estimates show: [N].
 
-    Also return the standard error that they add to that of the model: [N].
+    It is shrunk: biases b_j ~ N(0, t^2) are seen with their standard errors, and t^2 is what they
+    vary more than these. Also return the standard error that remains: [N].
     """
-    bias, error, own = (table[name].to_numpy() for name in ("DR", "DR_error", "model_error"))
-    return bias - table["model"].to_numpy(), np.sqrt(np.maximum(error**2 - own**2, 0.0))
+    bias, error = (table[name].to_numpy() for name in ("bias", "bias_error"))
+    spread = max(float((bias**2 - error**2).mean()), 0.0)
+    share = spread / np.maximum(spread + error**2, 1e-12)
+    return share * bias, np.sqrt(share) * error
 
 
 def _mean_by_user(values: np.ndarray, group: np.ndarray) -> tuple[float, float]:

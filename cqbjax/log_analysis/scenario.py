@@ -25,7 +25,7 @@ from cqbjax.logs.shards import LogError
 from cqbjax.sources import PromptPool
 from cqbjax.sources.preference_drift import SourceWrapper
 
-MAX_PROMPTS, MAX_POOL, DRAWS = 2000, 1000, 200
+MAX_PROMPTS, MAX_POOL, DRAWS = 2000, 1000, 400
 # Queries a round at most, if the log is so light that a round could be longer than an answer; and
 # if it is so busy that a part of the service is simulated.
 LIGHT, BUSY, MAX_CHANNELS = 0.5, 0.8, 4
@@ -43,11 +43,13 @@ class PosteriorPool(SourceWrapper):
         draws: [D, N, d] coefficients of the contexts; a run draws one of the D.
         precision: probability that a request that counts as a retry follows a failure; the others
             are new queries.
+        retry_rate: share of all requests that are retried.
     """
 
     source: Any
     draws: Array
     precision: Array | float = 1.0
+    retry_rate: Array | float = 0.0
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Validate the precision and the source within.
@@ -63,7 +65,8 @@ class PosteriorPool(SourceWrapper):
         """Draw the pool and the coefficients of the run."""
         workload: Workload = self.source.draw_workload(key, arrival_rate, problem)
         drawn = self.draws[draw_number(key, len(self.draws))]
-        utilities = correct_log_odds(workload.contexts @ drawn.T, self.precision)
+        log_odds = workload.contexts @ drawn.T
+        utilities = correct_log_odds(log_odds, self.precision, self.retry_rate)
         return workload._replace(utilities=utilities)
 
 
@@ -73,12 +76,17 @@ def draw_number(key: Array, draws: int) -> Array:
     return jax.random.randint(own, (), 0, draws)
 
 
-def correct_log_odds(log_odds: Any, precision: Any) -> Any:
+def correct_log_odds(log_odds: Any, precision: Any, retry_rate: Any) -> Any:
     """Return the log-odds of departure if only a share of the retries follow a failure.
 
-    A request fails with probability precision * P(retry).
+    Misclassification is the same for all LLMs and prompts: a request after which the query departs
+    is followed by one that looks like a retry with probability m, and so
+
+        P(retry) = P(fails) + m (1 - P(fails)),    m = (1 - precision) r / (1 - precision r).
     """
-    failure = jnp.clip(precision * jax.nn.sigmoid(-log_odds), FIXED_MARGIN, 1 - FIXED_MARGIN)
+    wrong = (1 - precision) * retry_rate / (1 - precision * retry_rate)
+    failure = (jax.nn.sigmoid(-log_odds) - wrong) / (1 - wrong)
+    failure = jnp.clip(failure, FIXED_MARGIN, 1 - FIXED_MARGIN)
     return jnp.log1p(-failure) - jnp.log(failure)
 
 
@@ -163,15 +171,16 @@ def make_posterior_pool(
     precision = about["precision"] if precision is None else precision
     contexts, prompts = jnp.asarray(arrays.contexts, float), len(arrays.contexts)
     mean = jnp.asarray(arrays.mean, float)
+    rate = about["retry_rate"]
     pool = PromptPool(
-        contexts=contexts, utilities=correct_log_odds(contexts @ mean.T, precision),
+        contexts=contexts, utilities=correct_log_odds(contexts @ mean.T, precision, rate),
         pool_size=pool_size or min(MAX_POOL, max(1, prompts // 2)),
         dollars=jnp.asarray(arrays.dollars, float), scores=jnp.asarray(arrays.low, float),
         outcome=outcome or about["outcome"],
         names=TableNames([str(i) for i in range(prompts)], about["models"], str(file)),
     )  # fmt: skip
     draws = jnp.asarray(arrays.draws, float) if uncertain else mean[None]
-    return PosteriorPool(source=pool, draws=draws, precision=precision)
+    return PosteriorPool(source=pool, draws=draws, precision=precision, retry_rate=rate)
 
 
 def measure_timing(

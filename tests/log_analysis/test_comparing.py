@@ -10,6 +10,7 @@ from reproduction.planted_log import generate_log
 ABOUT = {
     "models": ["a", "b"], "attempts_a_query": 1.5, "retried": {"a": 0.3, "b": 0.4}, "rows": 1000,
     "queries": 700, "priced": True, "round_seconds": 10.0, "arrival_rate": 0.5, "channels": 2,
+    "stay": 12.5, "latency": 4.0, "pause": 13.0, "hour": [3, 0.4, 0.35, 0.8],
 }  # fmt: skip
 
 
@@ -22,14 +23,14 @@ def make_comparison(queue, expected=None, numbers=None, unsupported=0.0, seeds=4
     noise = 0.3 * draw.standard_normal((size, seeds))
     values = np.asarray(queue)[:, None] * (0.6 / expected[:, numbers]) + noise
     plain = np.full((size, seeds), 1.5) + 0.1 * draw.standard_normal((size, seeds))
-    lone = np.full((size, seeds), unsupported)
-    outcomes = compare.Outcomes(values, *[plain] * 6, lone, plain)
+    lone, wait = np.full((size, seeds), unsupported), 12 + plain
+    outcomes = compare.Outcomes(values, wait, *[plain] * 5, lone, plain)
     rates = np.array([0.3, 0.4]) + 0.02 * draw.standard_normal((seeds, 2))
     labels = [compare.TODAY, *"xyz"][:size]
     errors = np.array([0.01, 0.02])
     none = np.zeros((size, size))
     return compare.Comparison(
-        labels, outcomes, expected, numbers, rates, ABOUT, errors, none
+        labels, outcomes, expected, numbers, rates, ABOUT, errors, none, arrivals=300.0, service=0.5
     )  # fmt: skip
 
 
@@ -37,12 +38,28 @@ def test_what_data_leave_open_is_told_from_what_seeds_do():
     draw = np.random.default_rng(1)
     expected = 0.6 + 0.03 * draw.standard_normal((2, 200))
     shown = make_comparison([2.0, 3.0], expected)
-    data, noise = compare.estimate_means(shown.outcomes.queue, shown)
+    draws, noise = compare.estimate_draws(shown.outcomes.queue, shown)
     # The queue is 2 * .6 / z: its standard deviation is 2 * .03 / .6.
-    np.testing.assert_allclose(np.sqrt(np.diag(data)), [0.1, 0.15], rtol=0.2)
+    np.testing.assert_allclose(draws.std(axis=1), [0.1, 0.15], rtol=0.2)
+    np.testing.assert_allclose(draws.mean(axis=1), shown.outcomes.queue.mean(axis=1))
     np.testing.assert_allclose(np.sqrt(np.diag(noise)), 0.3 / 20, rtol=0.2)
     certain = make_comparison([2.0, 3.0])
-    assert np.diag(compare.estimate_means(certain.outcomes.queue, certain)[0]).max() < 1e-9
+    assert compare.estimate_draws(certain.outcomes.queue, certain)[0].std(axis=1).max() < 1e-9
+
+
+def test_a_queue_near_its_limit_has_a_longer_upper_side():
+    draw = np.random.default_rng(1)
+    expected = 0.6 + 0.03 * draw.standard_normal((2, 200))
+    shown = make_comparison([2.0, 3.0], expected)
+    load = 0.9 * 0.6 / expected[:, shown.numbers]
+    n = shown.arrivals
+    queue = n / 2 * (np.sqrt((1 - load) ** 2 + 4 * load / n) - (1 - load))
+    limit = np.full_like(queue, ABOUT["arrival_rate"] / ABOUT["round_seconds"] / 0.9)
+    near = shown._replace(outcomes=shown.outcomes._replace(queue=queue, breaks=limit))
+    row = compare.tabulate(near).row(0, named=True)
+    assert row["queue_high"] - row["queue"] > 1.3 * (row["queue"] - row["queue_low"])
+    draws, _ = compare.estimate_draws(queue, near)
+    np.testing.assert_allclose(draws[:, shown.numbers], queue, rtol=0.05)
 
 
 def test_parity_fails_where_the_scenario_does_not_give_back_the_log():
@@ -51,6 +68,22 @@ def test_parity_fails_where_the_scenario_does_not_give_back_the_log():
     wrong = shown._replace(about=ABOUT | {"attempts_a_query": 2.5})
     lines = list(compare.describe_comparison(wrong, compare.tabulate(wrong)))
     assert lines[0].startswith("PARITY FAILS: attempts a query is 2.500 in the log and 1.5")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("stay", 20.0, "time in the system (s)"),
+        ("pause", 60.0, "time from a request to its retry"),
+        ("hour", [3, 0.9, 0.35, 1e-4], "retry rate from 3 to 4 o'clock is 0.900 in the log"),
+    ],
+)  # fmt: skip
+def test_parity_of_times_and_hours(key, value, what):
+    shown = make_comparison([2.0, 3.0])
+    wrong = shown._replace(about=ABOUT | {key: value})
+    lines = list(compare.describe_comparison(wrong, compare.tabulate(wrong)))
+    assert lines[0].startswith("PARITY FAILS") and what in lines[0]
+    assert lines[1].startswith("Recommended")
 
 
 @pytest.mark.parametrize(

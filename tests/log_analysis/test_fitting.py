@@ -93,12 +93,15 @@ def test_an_llm_that_always_fails_a_query_again_is_noticed():
     assert departures.find_outcome_level(query, number, fresh, chance).level == "attempt"
 
 
-def test_departures_are_corrected_to_the_doubly_robust_estimate(planted):
-    fitted = planted[2]
-    table = fitted.overlap.table.with_columns(DR=pl.col("model") + 0.1, DR_error=pl.lit(0.5))
+def test_departures_are_corrected_to_the_doubly_robust_estimate():
+    """As far as biases vary more than their errors."""
+    table = pl.DataFrame({"bias": [0.1, -0.1], "bias_error": [0.02, 0.02]})
     bias, error = overlap.estimate_bias(table)
-    np.testing.assert_allclose(bias, 0.1)
-    np.testing.assert_allclose(np.hypot(error, table["model_error"].to_numpy()), 0.5)
+    share = (0.1**2 - 0.02**2) / 0.1**2
+    np.testing.assert_allclose(bias, [0.1 * share, -0.1 * share])
+    np.testing.assert_allclose(error, 0.02 * share**0.5)
+    noise = pl.DataFrame({"bias": [0.01, -0.01], "bias_error": [0.02, 0.02]})
+    assert not np.any(overlap.estimate_bias(noise))
 
 
 def test_prompts_that_an_llm_never_got_are_not_compared(tmp_path):
@@ -110,8 +113,46 @@ def test_prompts_that_an_llm_never_got_are_not_compared(tmp_path):
 
 
 def test_only_a_share_of_retries_are_failures():
-    corrected = expit(np.asarray(scenario.correct_log_odds(np.array([0.0, 1.0]), 0.8)))
-    np.testing.assert_allclose(corrected, 1 - 0.8 * expit([0.0, -1.0]), rtol=1e-5)
+    """Of 1,000 requests after which the query departs, m look like retries."""
+    fails, wrong = np.array([0.1, 0.5]), 0.07
+    looks = fails + wrong * (1 - fails)
+    precision = fails.mean() / looks.mean()
+    log_odds = np.log((1 - looks) / looks)
+    corrected = expit(np.asarray(scenario.correct_log_odds(log_odds, precision, looks.mean())))
+    np.testing.assert_allclose(corrected, 1 - fails, rtol=1e-5)
+
+
+def test_an_llm_with_longer_prompts_is_not_taken_for_an_expensive_one(tmp_path):
+    draw, size = np.random.default_rng(0), 2000
+    length = draw.integers(5, 200, size)
+    model = np.where(draw.uniform(size=size) < length / 200, "long", "short")
+    rows = [
+        {"timestamp": 1.7e9 + 60 * i, "user": f"u{i}", "prompt": "word " * n, "model": m,
+         "cost": 1e-5 * n * (1 + (m == "short"))}
+        for i, (n, m) in enumerate(zip(length, model, strict=True))
+    ]  # fmt: skip
+    log, found = read(tmp_path, pl.DataFrame(rows))
+    fitted = fit.fit_log(log, found, retries.MAX_GAP)
+    usd = dict(zip(log.models, fitted.arrays.dollars.mean(axis=0), strict=True))
+    mean = 1e-5 * length.mean()
+    assert abs(usd["long"] / mean - 1) < 0.1 and abs(usd["short"] / mean / 2 - 1) < 0.1
+
+
+def test_satisfaction_counts_raters_for_those_who_rate_as_rarely(tmp_path):
+    """Users who depart rate five times as often after one prompt, where they are less satisfied."""
+    draw, size = np.random.default_rng(0), 4000
+    hard = draw.uniform(size=size) < 0.5
+    good = draw.uniform(size=size) < np.where(hard, 0.4, 0.9)
+    rated = draw.uniform(size=size) < np.where(hard, 0.5, 0.1)
+    rows = [
+        {"timestamp": 1.7e9 + 60 * i, "user": f"u{i}", "model": "m",
+         "prompt": f"{'prove the theorem' if hard[i] else 'write a letter'} {i}",
+         "feedback": ("up" if good[i] else "down") if rated[i] else None}
+        for i in range(size)
+    ]  # fmt: skip
+    log, found = read(tmp_path, pl.DataFrame(rows, infer_schema_length=None))
+    arrays = fit.fit_log(log, found, retries.MAX_GAP, contexts="words").arrays
+    assert arrays.low.mean() < 0.65 < arrays.high.mean() and arrays.low.mean() > 0.55
 
 
 def test_gaps_that_the_end_of_the_log_cuts_off_weigh_more(tmp_path):
