@@ -44,6 +44,7 @@ DRAWS = 4000  # of the means, for the probability of being the best
 BEST = 0.8  # the probability from which a policy is called the best
 CLOSE = 0.1  # share of the range of policies within which two are as good
 UNSUPPORTED = 0.05  # share of attempts that the log does not support
+INNER = (0.025, 0.975)  # quantiles of an interval
 STEEPEST = 5.0  # standard deviation of the slopes b and c
 UNLIKELY = 0.01  # of a posterior predictive p-value
 
@@ -257,12 +258,6 @@ def estimate_draws(values: np.ndarray, comparison: Comparison) -> tuple[np.ndarr
     return draws, noise / values.shape[1]
 
 
-def _half_width(draws: np.ndarray) -> np.ndarray:
-    """Return half of the width of the central 95%: [p]."""
-    low, high = np.quantile(draws, [0.025, 0.975], axis=1)
-    return np.asarray(high - low) / 2
-
-
 def _draw_both(draws: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return draws with the noise of simulation: [p, `DRAWS`]."""
     key, size = np.random.default_rng(0), (DRAWS, len(noise))
@@ -281,15 +276,14 @@ def tabulate(comparison: Comparison) -> pl.DataFrame:
         draws, noise = estimate_draws(values, comparison)
         mean = values.mean(axis=1)
         both = _draw_both(draws, noise + (comparison.price_covariance if name == "usd" else 0.0))
-        low, high = np.quantile(both, [0.025, 0.975], axis=1)
+        low, high = np.quantile(both, INNER, axis=1)
         columns |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-        columns |= {
-            f"{name}_more": mean - mean[0],
-            f"{name}_more_width": _half_width(both - both[0]),
-        }
+        width = np.ptp(np.quantile(both - both[0], INNER, axis=1), axis=0) / 2
+        columns |= {f"{name}_more": mean - mean[0], f"{name}_more_width": width}
         if name == "queue":
             best = np.bincount(both.argmin(axis=0), minlength=len(mean)) / DRAWS
-            columns |= {"best": best, "queue_data": _half_width(draws),
+            by_data = np.ptp(np.quantile(draws, INNER, axis=1), axis=0) / 2
+            columns |= {"best": best, "queue_data": by_data,
                         "queue_simulation": 1.96 * np.sqrt(np.diag(noise))}  # fmt: skip
     return pl.DataFrame(columns)
 
