@@ -97,10 +97,12 @@ def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch
     data = SimpleNamespace(
         source=source, rho=2.0, embeddings=source.embeddings,
         path=lambda seed, *_: pathlib.Path(f"{seed}"),
-        fit_or_load=lambda label, paths, form, fit, most: list(fit(list(paths))),
+        fit_or_load=lambda label, paths, form, fit, most: dict(
+            zip(paths, fit(list(paths)), strict=True)
+        ),
     )  # fmt: skip
     made = projection.train_heads(IDENTITY, data, [8, 4])
-    assert [one.params["w"].tolist() for one in made] == [[1.0], [2.0]]
+    assert {seed: one.params["w"].tolist() for seed, one in made.items()} == {8: [1.0], 4: [2.0]}
     ((keys, available),) = told
     for seed, key, own in zip([8, 4], keys, available, strict=True):
         assert np.flatnonzero(own).tolist() == source.split(seed).offline.tolist()
