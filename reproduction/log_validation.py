@@ -91,7 +91,7 @@ def validate_log(number: int) -> dict[str, Any]:
         bound = np.where(value < mean, table[f"{name}_low"], table[f"{name}_high"])
         row[f"{name}_true"] = value.tolist()
         row[f"{name}_held"] = (abs(mean - value) <= np.hypot(bound - mean, own)).tolist()
-        row[f"{name}_error"] = (table[name].to_numpy() - value).tolist()
+        row[f"{name}_error"] = (mean - value).tolist()
     queue = true.queue.mean(axis=1)
     text = compare.recommend(table, shown)
     row["text"] = text
@@ -138,7 +138,7 @@ def _check_naive(fitted: fit.LogFit, truth: LogTruth, log: requests.RequestLog) 
 def summarize(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     """Return coverage, errors and decisions by kind of log.
 
-    Coverage counts the policies that the log compares; of the others the page says so.
+    Coverage counts only policies that the log compares.
     """
     kinds = {
         "all": rows,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -26,6 +27,24 @@ def is_number(value: Any) -> bool:
     if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
         return value.dtype.kind in "iuf"
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_not_negative(settings: Any, *keys: str, finite: bool = True) -> None:
+    """Check that fields of a configured object are numbers, and not negative.
+
+    Args:
+        settings: the object.
+        *keys: names of the fields.
+        finite: whether infinity is an error.
+
+    Raises:
+        ValueError: naming the field and what is allowed.
+    """
+    for key in keys:
+        value = getattr(settings, key)
+        if not is_number(value) or not float(value) >= 0 or (finite and float(value) == math.inf):
+            allowed = "a finite number" if finite else "a number"
+            raise ValueError(f"{key}={value} must be {allowed} and not negative")
 
 
 def round_fraction(value: Any) -> Any:

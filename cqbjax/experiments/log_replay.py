@@ -132,7 +132,8 @@ class LogReplay(Sweep):
             figure = draw_curves(points, shown, config.spread, config.get("scale", "linear"))
         else:
             # These attributes follow from the rule: they are not keys of the grid.
-            for one in (copies := [one.copy(deep=False) for one in points]):
+            copies = [one.copy(deep=False) for one in points]
+            for one in copies:
                 one.attrs = {k: v for k, v in one.attrs.items() if k not in CHAIN_ATTRIBUTES}
             figure = draw_over_keys(copies, "gap")
         return StudyOutput({"": OutputTable(table, config.title or config.name)}, {"": figure})

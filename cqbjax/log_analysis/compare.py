@@ -335,7 +335,7 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     number, values = comparison.labels.index(first), comparison.outcomes.queue
     draws, noise = estimate_draws(values, comparison)
     both = _draw_both(draws, noise)
-    ahead = np.quantile(both[number] - both, 0.975, axis=1)
+    ahead = np.quantile(both[number] - both, INNER[1], axis=1)
     rivals = [
         label for label, one in zip(comparison.labels, ahead, strict=True)
         if one > spread and label != first

@@ -17,15 +17,14 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-import scipy.special
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from cqbjax.log_analysis.requests import RequestLog
 
 COMPONENTS = 32  # of words or embeddings
 COMMON, FEWEST_PROMPTS = 0.01, 5  # share and number of prompts with a word that counts
 FOLDS, MOST_ROWS = 4, 40_000  # of the cross-validation
-RARE = 0.05  # weight of a fit that is left out
+LEAST_WEIGHT = 0.05  # of a fit; those below it are left out
 # Standard deviations of the log-odds: of the constant, shared and of an LLM; and those between
 # prompts, which are cross-validated.
 CONSTANT = (3.0, 1.0)
@@ -86,10 +85,6 @@ class ChosenContexts(NamedTuple):
     fits: Sequence[DepartureFit]
     weights: np.ndarray
     gains: Mapping[str, tuple[float, float]]
-
-    def mean(self) -> np.ndarray:
-        """Return the mean coefficients: [N, E]."""
-        return np.einsum("k,kne->ne", self.weights, [fit.mean for fit in self.fits])
 
     def draw(self, key: np.random.Generator, number: int) -> np.ndarray:
         """Draw coefficients of all fits: [number, N, E]."""
@@ -172,13 +167,11 @@ def choose_contexts(attempts: Attempts, candidates: Mapping[str, np.ndarray], nu
         # That contexts matter little is known only within an error, which a fit without them hides.
         other = max(set(best) - {"none"}, key=lambda name: best[name].sum())
         winner = other if sum(gains[other]) > -gains[other][1] else "none"
-    weights = scipy.special.softmax([one.sum() for one in scores[winner]])
-    weights = np.where(weights < RARE, 0.0, weights) / weights[weights >= RARE].sum()
-    fits = [
-        fit_departures(attempts, candidates[winner], number, SCALES[k])
-        for k in np.flatnonzero(weights)
-    ]
-    return ChosenContexts(winner, candidates[winner], fits, weights[weights > 0], gains)
+    weights = softmax([one.sum() for one in scores[winner]])
+    likely = np.flatnonzero(weights >= LEAST_WEIGHT)
+    weights = weights[likely] / weights[likely].sum()
+    fits = [fit_departures(attempts, candidates[winner], number, SCALES[k]) for k in likely]
+    return ChosenContexts(winner, candidates[winner], fits, weights, gains)
 
 
 def _compare(gain: np.ndarray, index: np.ndarray, used: np.ndarray) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from cqbjax.log_analysis.summary import estimate_share
 from cqbjax.logs.shards import LogError
 
 FEWEST, FEWEST_USERS = 100, 30  # attempts whose outcome is known; users that are clusters
+FEWEST_IN_AN_HOUR = 30  # attempts in an hour of the day whose retry rate is checked
 # The share of retries that follow a failure, in public audits; swept in the report.
 PRECISIONS = (1.0, 0.9, 0.78)
 
@@ -94,7 +95,8 @@ def fit_log(
     if contexts not in (None, *candidates):
         raise LogError(f"contexts={contexts} must be one of {', '.join(candidates)}.")
     chosen = departures.choose_contexts(attempts, candidates, number, contexts)
-    x, mean = chosen.contexts, chosen.mean()
+    x = chosen.contexts
+    mean = np.einsum("k,kne->ne", chosen.weights, [one.mean for one in chosen.fits])
     chances = expit(x @ mean.T)
     draws = chosen.draw(np.random.default_rng(seed), DRAWS)
     values = np.stack([expit(x[attempts.text] @ one.T).mean(axis=0) for one in draws[:50]])
@@ -178,7 +180,8 @@ def _measure_parity(
 
     `stay`: seconds from a query's first request to its last answer, `latency` of an answer, and
     `pause` from an answer to its retry, on average; `hour`: the hour of the day whose retry rate is
-    furthest from the fit's, both rates, and the p-value among all hours.
+    furthest from the fit's, both rates, and the p-value among all hours, of those with enough
+    attempts.
     """
     if not log.timed:
         return {}
@@ -194,16 +197,16 @@ def _measure_parity(
         np.bincount(hour, weight, 24)
         for weight in (None, 1 - attempts.departs, 1 - chance, chance * (1 - chance))
     )
-    worst = int(np.argmax(abs(logged - fitted) / np.sqrt(spread + 1e-9) * (number > FEWEST_USERS)))
-    score = abs(logged - fitted)[worst] / np.sqrt(spread[worst] + 1e-9)
-    tail = float(min(1.0, 2 * (number > FEWEST_USERS).sum() * scipy.stats.norm.sf(score)))
+    usual = number > FEWEST_IN_AN_HOUR
+    scores = abs(logged - fitted) / np.sqrt(spread + 1e-9) * usual
+    worst = int(scores.argmax())
+    tail = float(min(1.0, 2 * usual.sum() * scipy.stats.norm.sf(scores[worst])))
     rates = [float(part[worst] / max(number[worst], 1)) for part in (logged, fitted)]
     return {
         "stay": float((last - begin[first])[whole].mean()),
         "latency": float((end - begin).mean()),
         "pause": float(gaps.mean()) if len(gaps) else None,
-        "hour": [worst, *rates, tail],
-    }
+    } | ({"hour": [worst, *rates, tail]} if usual.any() else {})
 
 
 def _bound_satisfaction(
@@ -235,10 +238,10 @@ def _bound_satisfaction(
         raters = LogisticRegression(max_iter=200).fit(features, rated)
         weight = 1 / np.maximum(raters.predict_proba(features)[:, 1], 0.2 * rated.mean())
     for j in range(number):
-        own = weight[(attempts.model == j) & rated & (attempts.departs > 0)]
-        hits = (weight * good)[(attempts.model == j) & rated & (attempts.departs > 0)].sum()
+        mine = (attempts.model == j) & rated & (attempts.departs > 0)
+        own = weight[mine]
         effective = own.sum() ** 2 / max((own**2).sum(), 1e-12)
-        share = hits / max(own.sum(), 1e-12)
+        share = (own * good[mine]).sum() / max(own.sum(), 1e-12)
         _, low[:, j], high[:, j] = estimate_share(share * effective, effective)
     return low, high
 

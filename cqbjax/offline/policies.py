@@ -5,14 +5,13 @@ slow to import.
 """
 
 import dataclasses
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core.inputs import Condition, is_number, read_when
+from cqbjax.core.inputs import Condition, check_not_negative, read_when
 from cqbjax.core.pytree import check_options
 from cqbjax.core.queueing import Schedule
 from cqbjax.core.types import Policy, Problem
@@ -152,10 +151,7 @@ class WarmStart:
 
     def check(self, problem: Problem) -> None:
         """Raise a `ValueError` for a setting out of range, naming what is allowed."""
-        for key in ("weight", "ridge", "share"):
-            value = getattr(self, key)
-            if not is_number(value) or not 0 <= float(value) < math.inf:
-                raise ValueError(f"{key}={value} must be a finite number and not negative")
+        check_not_negative(self, "weight", "ridge", "share")
         if self.ridge == 0:
             raise ValueError("ridge=0 must be above 0: theta_0 has to be unique")
         if self.share >= 1:

@@ -6,7 +6,6 @@ of it. `schedule` and `exploration` are inputs of the compiled program, so polic
 in them share one program and run in one batch.
 """
 
-import math
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from jax import Array
 
 from cqbjax import estimation
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import Condition, is_number, read_when
+from cqbjax.core.inputs import Condition, check_not_negative, read_when
 from cqbjax.core.pytree import check_options, option, option_index, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.estimation import TableBelief, gaussian
@@ -160,10 +159,7 @@ class Acqb:
             raise ValueError(
                 f"exploit_size={few} must be a whole number in 1..K, here {size}, or null"
             )
-        for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
-            value = getattr(self, key)
-            if not is_number(value) or not 0 <= float(value) < math.inf:
-                raise ValueError(f"{key}={value} must be a finite number and not negative")
+        check_not_negative(self, "kappa", "lambda0", "alpha_scale", "c1", "explore_rounds")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
         table = isinstance(self.belief(problem), TableBelief)

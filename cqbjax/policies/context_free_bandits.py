@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import Condition, is_number, read_when
+from cqbjax.core.inputs import Condition, check_not_negative, is_number, read_when
 from cqbjax.core.pytree import check_options, option, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
@@ -200,8 +200,7 @@ class LlmRanking(_CountBandit):
         check_options(self)
         if not is_number(self.tries) or not float(self.tries) >= 1:
             raise ValueError(f"tries={self.tries} must be a number, at least 1")
-        if not is_number(self.width) or not float(self.width) >= 0:
-            raise ValueError(f"width={self.width} must be a number and not negative")
+        check_not_negative(self, "width", finite=False)
 
     def select(self, key: Array, state: LlmCounts, observation: Observation) -> Action:
         """Serve a query with the assortment whose turn it is, or with the best servers."""

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import Condition, is_number, read_when
+from cqbjax.core.inputs import Condition, check_not_negative, read_when
 from cqbjax.core.pytree import check_options, option, option_index, pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
 from cqbjax.policies.assortments import draw_tie, replace_unavailable
@@ -102,10 +102,7 @@ class ForcedExploration(Wrapper):
             ValueError: naming the setting and what is allowed.
         """
         check_options(self)
-        for key in ("c1", "explore_rounds"):
-            value = getattr(self, key)
-            if not is_number(value) or not 0 <= float(value) < float("inf"):
-                raise ValueError(f"{key}={value} must be a finite number and not negative")
+        check_not_negative(self, "c1", "explore_rounds")
         if hasattr(self.policy, "check"):
             self.policy.check(problem)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import is_number
+from cqbjax.core.inputs import check_not_negative, is_number
 from cqbjax.core.pytree import check_options, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem, mask_unoffered
 from cqbjax.policies import retries
@@ -72,8 +72,7 @@ class LinearBandit:
             ValueError: naming the setting and what is allowed.
         """
         check_options(self)
-        if not is_number(self.alpha) or not 0 <= float(self.alpha) < float("inf"):
-            raise ValueError(f"alpha={self.alpha} must be a finite number and not negative")
+        check_not_negative(self, "alpha")
         if not is_number(self.lambda0) or not 0 < float(self.lambda0) < float("inf"):
             raise ValueError(f"lambda0={self.lambda0} must be a finite number above 0")
 

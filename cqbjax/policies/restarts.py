@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, types
-from cqbjax.core.inputs import is_number
+from cqbjax.core.inputs import check_not_negative
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
 from cqbjax.policies.acqb import Acqb
@@ -57,10 +57,7 @@ class RestartingPolicy(Wrapper):
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        for key in ("threshold", "slack"):
-            value = getattr(self, key)
-            if not is_number(value) or not float(value) >= 0:
-                raise ValueError(f"{key}={value} must be a number and not negative")
+        check_not_negative(self, "threshold", "slack", finite=False)
         self.policy.check(problem)
 
     def init(self, problem: Problem, contexts: Array) -> RestartState:

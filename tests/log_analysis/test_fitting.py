@@ -138,6 +138,16 @@ def test_an_llm_with_longer_prompts_is_not_taken_for_an_expensive_one(tmp_path):
     assert abs(usd["long"] / mean - 1) < 0.1 and abs(usd["short"] / mean / 2 - 1) < 0.1
 
 
+def test_hours_with_few_attempts_are_no_reason_for_parity_to_fail(tmp_path):
+    rows = [
+        {"timestamp": 1.7e9 + 3600 * i, "user": f"u{i}", "prompt": f"prompt {i}", "model": "m"}
+        for i in range(240)
+    ]
+    log, found = read(tmp_path, pl.DataFrame(rows))
+    about = fit.fit_log(log, found, retries.MAX_GAP).about
+    assert "hour" not in about and about["stay"] == 0
+
+
 def test_satisfaction_counts_raters_for_those_who_rate_as_rarely(tmp_path):
     """Users who depart rate five times as often after one prompt, where they are less satisfied."""
     draw, size = np.random.default_rng(0), 4000
