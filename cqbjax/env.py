@@ -55,8 +55,8 @@ class StepInfo(NamedTuple):
     """The outcome of a step.
 
     Attributes:
-        action: the action that the policy learns from. It is the action taken; if K > 1 and some
-            servers are down, its `offered` marks the servers that answered.
+        action: the action for the policy to learn from: the action taken, except that `offered`
+            marks the servers that answered if K > 1 and some servers are down.
         feedback: the user's choice; `feedback.valid` is False if the queue was empty.
         length: [] int32 queries that wait after the round.
         departed: [] int32 queries satisfied so far.

@@ -27,7 +27,7 @@ class Reaction(NamedTuple):
     Attributes:
         abandons: [] bool whether the user abandons.
         looks_satisfied: [] bool whether the service mistakes the abandonment for satisfaction.
-        return_delay: [] int32 rounds until the query waits again; 1 is the paper's: the next round.
+        return_delay: [] int32 rounds until the query waits again; in the paper 1, the next round.
     """
 
     abandons: Array
@@ -68,7 +68,7 @@ class UserModel(DynamicsModel):
     """How users behave who are not satisfied. A subclass overrides what differs from the paper.
 
     Models combine: a query abandons if any model says so; its return delay is the maximum and its
-    patience the minimum over models.
+    patience is the minimum.
     """
 
     def draw_patience(self, key: Array, problem: Problem) -> Array | None:
@@ -90,9 +90,9 @@ class UserModel(DynamicsModel):
 class ServiceModel(DynamicsModel):
     """What the service can do in a round. A subclass overrides what differs from the paper.
 
-    A scenario combines its models. It takes the largest number of channels, service time and
-    feedback delay. A server is available, and feedback arrives, only if all models say so. Price
-    factors are multiplied.
+    A scenario combines its models. Its number of channels, service time and feedback delay are the
+    maxima over the models. A server is available, and feedback arrives, only if all models say so.
+    Price factors are multiplied.
 
     Attributes:
         channels: c, attempts at a time.

@@ -167,8 +167,8 @@ class Queue(NamedTuple):
         row: [C] int32 row of the run's context table.
         arrived: [C] int32 round of arrival (rounds count from 1), 0 where the slot is free.
         served: [C] int32 attempts of the query so far.
-        offer_counts: [C, N] int32 in how many of these attempts each server was offered, for a
-            policy that needs `offer_counts`, else None.
+        offer_counts: [C, N] int32 number of the query's attempts in which each server was offered,
+            for a policy that needs `offer_counts`, else None.
         entry_rounds: [C] int32 round of the arrival or of the last attempt, for a policy that
             needs `entry_rounds`, else None.
         number: [C] int32 number of the query; queries are numbered from 0 in the order of arrival.
@@ -198,7 +198,7 @@ class Observation(NamedTuple):
         utilities: [C, N] true utilities of each slot's query; None unless the policy needs
             `true_utilities`.
         available: [N] bool which servers answer this round; None: all of them, in every round.
-        run_length: T and T^(-1/2) of this run if the program was compiled for a longer horizon,
+        run_length: T and T^(-1/2) of this run if its program was compiled for a longer horizon,
             else None.
     """
 
@@ -253,7 +253,7 @@ class Action(NamedTuple):
 
     @property
     def answering_servers(self) -> Array:
-        """Servers [K] int32; the first offered server replaces each server that is not offered."""
+        """Servers [K] int32, with the first offered server in place of those that are not."""
         if self.offered is None:
             return self.servers
         return jnp.where(self.offered, self.servers, self.servers[jnp.argmax(self.offered)])
@@ -268,7 +268,7 @@ class Feedback(NamedTuple):
             server answered, or the feedback is lost or comes later; the policy must then learn
             nothing.
         number: [] int32 number of the attempt, from 1 to T times c, for c service channels. None if
-            c = 1: the number of the attempt is then the round.
+            c = 1, where attempt t is in round t.
     """
 
     choice: Array
@@ -285,10 +285,10 @@ class Needs(NamedTuple):
             many queries as uniform routing, and its queue starts with enough slots for this.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
         entry_rounds: `Queue.entry_rounds`, the round in which each query last joined the queue.
-        smaller_assortments: `Action.offered`. The policy needs this field because it may offer
-            fewer than K servers.
-        fusion_emitters: XLA compiles the rounds with its fusion emitters. Some policies compile
-            faster and run as fast without them (`engine.programs`).
+        smaller_assortments: the field `Action.offered`, because the policy may offer fewer than K
+            servers.
+        fusion_emitters: the fusion emitters of XLA. False for a policy that compiles faster without
+            them and runs as fast (`engine.programs`).
     """
 
     true_utilities: bool = False
@@ -324,7 +324,7 @@ class Policy(Protocol):
     def update(
         self, state: Any, observation: Observation, action: Action, feedback: Feedback
     ) -> Any:
-        """Learn from one choice; if `feedback.valid` is False, the call must affect no decision."""
+        """Learn from one choice; if `feedback.valid` is False, do not change any later decision."""
 
 
 def read_needs(policy: Any) -> Needs:

@@ -32,7 +32,7 @@ class Outages(ServiceModel):
             None: no schedule.
         down_from: [N] the round of the period, counted from 1, in which each server goes down.
         down_rounds: [N] number of rounds for which each server is then down, which may extend into
-            the next period; 0, None or empty: never.
+            the next period; 0: the server is never down; None or empty: no server is.
     """
 
     share: Array | float = 0.0

@@ -18,8 +18,8 @@ class Prices(ServiceModel):
 
     In round t the factor of server j is factor_j^[t >= since] exp(s B_jt - s^2 t / 2), where B_j is
     a random walk of standard normal steps, so that the exponential is 1 on average. Users and
-    policies do not see it: the recorders `dollars` and `queries` apply it in the round of the
-    answer.
+    policies do not see the factors. The recorders `dollars` and `queries` apply the factor of the
+    round in which an answer is given.
 
     Attributes:
         factors: [N] price factor of each server from round `since` on; None or empty: 1.

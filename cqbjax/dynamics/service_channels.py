@@ -58,8 +58,8 @@ class ServiceTimes(ServiceModel):
     Feedback arrives in the last round. An assortment takes as long as its slowest server.
 
     Attributes:
-        rounds: service time, at least 1. It is one number, or [N], one for each server, or [P, N],
-            one for each prompt of the source's table and each server.
+        rounds: service times, at least 1: a single number, [N] for each server, or [P, N] for each
+            prompt of the source's table and each server.
         law: `fixed`: `rounds` is a whole number; `geometric`: `rounds` is the mean.
         names: names of the rows (prompts) and columns (LLMs) of `rounds`, by which they are matched
             to those of the source; None: they are in the source's order.

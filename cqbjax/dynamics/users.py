@@ -26,7 +26,7 @@ class Orbit(UserModel):
     """Users go to a retrial orbit and return after a random delay.
 
     The delay is geometric, or it is drawn from a table of observed delays. A query that fails in
-    round t with delay n waits again from round t + n; n = 1 is the paper's.
+    round t with delay n waits again from round t + n. In the paper n is 1.
 
     Attributes:
         return_rate: h, the probability to return after each round, including the round of the

@@ -1,6 +1,6 @@
 """A belief that forgets: two copies learn, and the older one decides.
 
-Every W / 2 attempts the older copy is dropped, the younger takes its place and a new one starts.
+Every W / 2 attempts the older copy is dropped, the younger takes its place and a new copy starts.
 The deciding copy has thus learnt from the last W / 2 to W attempts only: a hopping window. Rows are
 never removed from a design matrix or an estimate, so any belief can be windowed.
 """
@@ -21,8 +21,8 @@ class WindowedBeliefState(NamedTuple):
 
     Attributes:
         elder: state of the copy that decides.
-        younger: state of the copy that takes its place.
-        attempts: [] int32 number of attempts from which the younger has learnt.
+        younger: state of the copy that replaces the elder.
+        attempts: [] int32 number of attempts from which the younger copy has learnt.
         origin: the arguments of `Belief.init`, for a new state.
     """
 
@@ -62,18 +62,18 @@ class WindowedBelief:
         return self.belief.learnt(state.elder)
 
     def theta(self, state: WindowedBeliefState, contexts: Array) -> Array:
-        """Return the elder's estimates: [..., B, d]."""
+        """Return the older copy's estimates: [..., B, d]."""
         return self.belief.theta(state.elder, contexts)
 
     def optimistic_utilities(
         self, state: WindowedBeliefState, observation: Observation, alpha: Array,
         normal: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Return the elder's largest sampled utilities or upper confidence bounds: [C, N]."""
+        """Return the older copy's largest sampled utilities or confidence bounds: [C, N]."""
         return self.belief.optimistic_utilities(state.elder, observation, alpha, normal)
 
     def update(self, state: WindowedBeliefState, new: Interaction) -> WindowedBeliefState:
-        """Add one attempt to both; after W / 2 of them the younger becomes the elder."""
+        """Add one attempt to both copies; every W / 2 attempts the younger replaces the older."""
         half = self.window // 2
         number = state.attempts + 1
         learnt = WindowedBeliefState(

@@ -52,8 +52,8 @@ def save_paper_figure(figure: Figure, stem: str | Path, columns: int | None = No
     Args:
         figure: a figure of Matplotlib.
         stem: the path without its ending.
-        columns: how many columns of a page it is wide; 1 or 2. None: 1 for at most two panels side
-            by side in a figure at most a page wide.
+        columns: its width in columns of a page, 1 or 2. None: 1 if the figure is at most a page
+            wide and has at most two panels side by side.
 
     Returns:
         The path of the PDF.

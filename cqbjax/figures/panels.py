@@ -130,7 +130,7 @@ def write_title(panel: Axes, title: str) -> None:
 def write_numbers(
     panel: Axes, values: np.ndarray, middle: float, below: str, above: str, size: Any = "x-small"
 ) -> None:
-    """Write each number in its cell, in one colour below the middle and in another above."""
+    """Write each number in its cell, in colour `below` if less than `middle`, else `above`."""
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             color = below if value < middle else above

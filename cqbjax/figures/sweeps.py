@@ -1,7 +1,7 @@
 """A metric at one round over the keys that a sweep varies.
 
 Over one key, each policy is a line with its 95% interval. Over several, each policy is a map over
-the two keys with the most values, averaged over the others, which the title names.
+the two keys with the most values. The map averages over the other keys, and the title names these.
 """
 
 import math
@@ -175,8 +175,8 @@ def _draw_maps(
 def _find_colour_range(means: pl.DataFrame) -> tuple[float, float]:
     """Return the values at which colours end.
 
-    A policy far above the others would give these a single colour, so colours end at most at
-    `COLOUR_RANGE` times the largest value of the median policy.
+    If a policy had far larger values than all others, the others would have nearly a single colour.
+    So colours end at most at `COLOUR_RANGE` times the largest value of the median policy.
     """
     finite = means.filter(pl.col("values").is_finite())
     values = finite["values"].to_numpy()

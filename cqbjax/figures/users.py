@@ -127,7 +127,7 @@ def _describe_lines(cell: pl.DataFrame, keys: Sequence[str], by: Sequence[str]) 
 
 
 def draw_costs(panel: Axes, cells: pl.DataFrame, order: Sequence[str]) -> None:
-    """Draw policies, and a line through all but the oracle with the best score for their cost.
+    """Draw policies, and a line through those with the best score for their cost, oracle excluded.
 
     Args:
         panel: with costs across, in USD per 1,000 satisfied queries.

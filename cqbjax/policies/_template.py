@@ -41,7 +41,7 @@ class State(NamedTuple):
 # recompiling. Declare with `static(default=...)` what fixes a shape or chooses code.
 @pytree
 class EpsilonGreedy:
-    """Show a random assortment with probability epsilon, else the K best servers so far.
+    """Offer random servers with probability epsilon, else those with the best acceptance rates.
 
     Attributes:
         epsilon: probability of exploring, in [0, 1].

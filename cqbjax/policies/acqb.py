@@ -74,8 +74,8 @@ class Acqb:
         alpha_scale: multiplies the radius; 1 is the paper's formula.
         c1: exploration constant, eta(t) = min(1, c1 / sqrt(t + 1)).
         explore_rounds: tau, the pure-exploration rounds of `exploration="phased"`.
-        schedule: `joint` (the argmax over queries and assortments), or a queue rule that picks the
-            query of exploitation rounds, after which the best assortment for it is taken.
+        schedule: how exploitation rounds choose: `joint` (the argmax over queries and assortments),
+            or a queue rule, which picks a query that then gets its best assortment.
         optimism: `thompson` samples, or `ucb`: x'theta + alpha ||x||_{V^-1}.
         exploration: when it explores: `decaying`, `phased` (CQB-eps), `independent` or `none`
             (`exploration.draw_exploration`).
@@ -83,12 +83,12 @@ class Acqb:
             arrivals, `newest` is the query that has just arrived, the paper's x^(t-1).
         num_samples: M, Thompson samples per round; None: the paper's formula, which depends on K.
         estimator: `auto`, `running` or `newton_cg` (`estimation.choose_belief`).
-        exact_steps: 0: the estimator's default. n > 0: iterate towards the exact minimiser in every
-            round, with n passes over the stored history (`running`) or n Newton steps
-            (`newton_cg`).
-        sweeps: n joint Newton steps of all blocks after that of the offered ones, in every round
-            (`running`). 0: Algorithm 2, which moves only the offered blocks; for K > 1 its estimate
-            is not the joint minimiser.
+        exact_steps: n > 0: iterate towards the exact minimiser in every round, with n steps: passes
+            over the stored history (`running`) or Newton steps (`newton_cg`). 0: the estimator's
+            default.
+        sweeps: n > 0: after the step of the offered blocks, every round takes n joint Newton steps
+            of all blocks (`running`). 0: Algorithm 2, which moves only the offered blocks; for
+            K > 1 its estimate is not the joint minimiser.
         retry: how exploitation treats a query that returns: `same`, like a new one (the paper);
             `fallback`: without the servers already offered to it, while others remain; `posterior`:
             with utilities lowered by its own failures; `recall`: with utilities conditioned on the
@@ -100,8 +100,9 @@ class Acqb:
             `embedding`.
         window: W, an even number: learn from the last W / 2 to W attempts only
             (`estimation.WindowedBelief`), for preferences that change. Two copies of the belief
-            learn; t in eta(t) then counts the attempts since the younger copy began. None: learn
-            from all attempts, as in the paper. The counts of `recall` are never forgotten.
+            learn, and the older one decides; t in eta(t) then counts the attempts since the younger
+            copy began to learn. None: learn from all attempts, as in the paper. The counts of
+            `recall` are never forgotten.
         exploit_size: how many servers exploitation rounds offer, the best of the K; rounds that
             explore offer all K. K = 2 with `exploit_size=1` is the practice that the paper
             describes: usually one answer, and two to learn more. None: K in every round.

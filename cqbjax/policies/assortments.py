@@ -25,8 +25,8 @@ def choose_query_and_servers(
     """Return the query that a schedule picks, and its assortment.
 
     `joint` takes the argmax of R(x, S) over waiting queries x and assortments S (Algorithm 1
-    line 7); with `retry="fallback"` S is the next assortment of the query. Servers that do not
-    answer this round come last.
+    line 7). With `retry="fallback"`, each query has only one S, the one that
+    `retries.next_assortment` gives. Servers that do not answer this round are chosen last.
 
     Args:
         schedule: a name in `queueing.Schedule`, or its number.
@@ -35,8 +35,8 @@ def choose_query_and_servers(
         uniform: [] in [0, 1), for the random rules.
         retry: `fallback` and `cache` take the servers offered least often to the query first; the
             other rules take the best servers, by `retries.revise_utilities`.
-        few: number of servers that the policy will offer, at most K. Only the first `few` servers
-            of an assortment count in its score. None: K.
+        few: how many servers the policy will offer, at most K; only the best ones of an assortment,
+            this many, count in its score. None: K.
 
     Returns:
         Slot ([] int32) and servers (K times [] int32), the best first; ties go to the lowest slot

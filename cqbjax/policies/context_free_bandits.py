@@ -36,8 +36,7 @@ class LlmCounts(NamedTuple):
 
     Attributes:
         offered: [N] int32, attempts with the server whose feedback arrived: T_S(t-1) of Q-UCB.
-        accepted: [N] int32, those of the attempts in `offered` whose user accepted the server's
-            answer.
+        accepted: [N] int32, how many attempts in `offered` ended with the server's answer accepted.
         tally: outcomes by prompt for `retry="cache"`, else None.
     """
 
@@ -50,8 +49,8 @@ class _CountBandit:
     """What the bandits of this module share.
 
     Attributes:
-        schedule: the queue rule that picks the query, or `joint`: the query whose next assortment
-            has the best index.
+        schedule: the queue rule that picks the query, or `joint`: the query whose assortment, by
+            `retry`, has the best index.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
             before.
@@ -173,13 +172,13 @@ class LlmRanking(_CountBandit):
         index: `best`: explore then commit. Assortments take turns until each server that answers
             was offered `tries` times; then the ranking by share of accepted answers is fixed.
             `thompson`: in every round, servers are ranked by draws from Beta(1 + accepted, 1 + not
-            accepted) (Thompson 1933). `greedy`: by the mean of this distribution; `ucb`: by its
-            mean and `width` standard deviations (Kaufmann 2012 takes a quantile). Ties go to the
-            lower number.
+            accepted) (Thompson 1933). `greedy`: by the mean of this distribution. `ucb`: by the
+            mean plus `width` standard deviations, in place of the quantile of Kaufmann (2012).
+            Ties go to the lower number.
         tries: how often `index="best"` offers each server before it fixes the ranking.
         width: the standard deviations that `index="ucb"` adds to the mean.
-        schedule: the queue rule that picks the query, or `joint`: the query whose next assortment
-            has the best ranks.
+        schedule: the queue rule that picks the query, or `joint`: the query whose assortment, by
+            `retry`, has the best ranks.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
             before.

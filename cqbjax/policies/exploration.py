@@ -19,15 +19,14 @@ def draw_exploration(
     kind: Exploration | Array, uniform: Array, since: Array, observation: Observation,
     c1: Array | float, explore_rounds: Array | float,
 ) -> Array:  # fmt: skip
-    """Return E(t-1) and, except for `independent`, A(t-1): [] bool (Algorithm 1 line 2).
+    """Return whether to explore in round t: [] bool, E(t-1) in Algorithm 1 line 2.
 
     Args:
-        kind: `decaying` (on arrivals, with eta(t-1) = min(1, c1 / sqrt(t))), `phased` (CQB-eps: on
-            arrivals, always while t <= tau and with probability T^(-1/2) afterwards),
-            `independent` (eta(t-1) whether or not a query arrived), or `none` (never).
+        kind: `decaying` (after an arrival, with probability eta(t-1) = min(1, c1 / sqrt(t))),
+            `phased` (CQB-eps: after an arrival, always while t <= tau and with probability T^(-1/2)
+            later), `independent` (with probability eta(t-1) after any round), or `none` (never).
         uniform: [] in [0, 1).
-        since: [] t in eta(t-1), counted in rounds or in the attempts that an estimate has learnt
-            from.
+        since: [] t in eta(t-1): the round, or the number of attempts since a belief began to learn.
         observation: the round.
         c1: exploration constant.
         explore_rounds: tau, in rounds.

@@ -37,9 +37,9 @@ class LinearBandit:
     A reward r is 1 for a chosen answer and 0 for one that was offered and not chosen. For a query x
     and server j, let m_j = x'A_j^-1 b_j and s_j = alpha ||x||_{A_j^-1}. The index is m_j + s_j
     (`ucb`), or a draw with mean m_j and standard deviation s_j (`thompson`). With disjoint
-    parameters, a round draws one standard normal z_j for each server, and the draw is m_j + s_j z_j
-    for every query. For one query, it has the distribution of x'theta_j, with theta_j drawn from
-    N(A_j^-1 b_j, alpha^2 A_j^-1). With a shared parameter one theta, drawn from
+    parameters, a round draws one standard normal z_j for each server, and every query gets
+    m_j + s_j z_j. For a single query this index has the distribution of x'theta_j, with theta_j
+    drawn from N(A_j^-1 b_j, alpha^2 A_j^-1). With a shared parameter one theta, drawn from
     N(A^-1 b, alpha^2 A^-1), gives the indices x_j'theta of all servers and queries.
 
     Attributes:
@@ -49,9 +49,8 @@ class LinearBandit:
         schedule: the queue rule that picks the query, or `joint`, which picks the query with the
             best index. With `joint` and disjoint parameters, `thompson` makes one normal draw for
             each server and uses it for all queries.
-        retry: how a query that returns is routed: `same`, `fallback` or `cache`
-            (`retries.Retry`). The other retry rules need log-odds, and this index is not
-            measured in log-odds.
+        retry: how a query that returns is routed: `same`, `fallback` or `cache` (`retries.Retry`).
+            The other retry rules need log-odds, which this index is not.
     """
 
     index: Literal["ucb", "thompson"] = static(default="ucb")

@@ -43,8 +43,9 @@ class RestartingPolicy(Wrapper):
 
     Attributes:
         policy: ACQB or a variant; its estimate, without optimism, predicts departures.
-        threshold: h, in departures; the smaller, the sooner and the more often a restart.
-        slack: k, by how much the predicted rate may exceed the observed rate forever.
+        threshold: h, in departures; with a smaller value, restarts come sooner and more often.
+        slack: k; if the predicted rate exceeds the observed rate by at most k, S does not grow on
+            average.
     """
 
     policy: Acqb

@@ -48,8 +48,8 @@ class Tally(NamedTuple):
     Attributes:
         accepted: [I, N] int32, rounds in which the server's answer was chosen.
         failed: [I, N] int32, rounds with the server that ended in a retrial.
-        place: [I] int32 for each row, the row that stores its counts: the first with the same
-            embedding; None: each row stores its own counts.
+        place: [I] int32 the row that stores the counts of each row, which is the first row with the
+            same embedding; None: each row stores its own counts.
     """
 
     accepted: Array
@@ -138,16 +138,15 @@ def condition_on_outcomes(
 
     A beta-binomial random effect models what the features miss: a server of utility u satisfies the
     users of a prompt with a probability drawn once from a Beta distribution of mean
-    m = e^u / (1 + e^u) and precision s. After a acceptances and f failures its mean is
-    (m s + a) / (s + a + f), with log-odds
+    m = e^u / (1 + e^u) and precision s. Given a, the number of acceptances, and f, of failures, its
+    mean is (m s + a) / (s + a + f), with log-odds
 
         u + log(1 + a (1 + e^-u) / s) - log(1 + f (1 + e^u) / s).
 
     An infinite precision is the paper's model. With a precision near zero, a server that failed has
-    a probability near zero unless it was accepted before. The other offered servers do not matter:
-    given that the user chose either j or the outside option, they chose j with log-odds u_j
-    (independence of irrelevant alternatives), and rounds in which another server was chosen are not
-    counted.
+    a probability near zero unless it was accepted before. Rounds in which the user chose another
+    server than j are not counted. In the other rounds the user chose j with log-odds u_j, whatever
+    else was offered (independence of irrelevant alternatives).
 
     Args:
         utilities: [..., N] u.
@@ -164,11 +163,11 @@ def condition_on_outcomes(
 
 
 def next_assortment(utilities: Array, offers: Array, size: int) -> list[Array]:
-    """Return the assortment of `fallback`: servers offered least often first, then the best first.
+    """Return the assortment of `fallback`: servers offered less often come first, then better ones.
 
     With K = 1 this is the n-th best server at a query's n-th attempt. With K > 1 it is the best K
-    not yet offered; if fewer than K are left, these and the best of the others. After all servers
-    it starts again.
+    servers not yet offered. If fewer than K are left, it is these and the best of the others. When
+    all servers have been offered, the order starts again.
 
     Args:
         utilities: [..., N].

@@ -21,17 +21,16 @@ class RouterPolicy:
     Attributes:
         scores: [P, N] predicted utility of each server for each prompt of the dataset; or [I, N]
             for each row of the run's context table, if `by="row"`. Higher is better.
-        by: what the rows of `scores` are: `prompt`, the same for all seeds, or `row`. Row i of a
-            run's table is a different prompt for each seed: pass `sweep` a `PerSeed` with one
-            policy per seed.
+        by: what a row of `scores` is for: `prompt`, a prompt of the dataset; or `row`, a row of the
+            run's table. Row i is a different prompt for each seed, so `row` needs a `PerSeed` with
+            one policy per seed.
         schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
             (priority: the query and assortment with the highest predicted scores).
         retry: how a query that returns is routed: `same` (as in the paper), `fallback` (the best
-            servers not offered to it yet; `joint` then ranks queries by the scores of these),
-            `posterior` (scores are log-odds, lowered by the query's own failures), `recall` (scores
-            are log-odds, conditioned on the outcomes of all queries with the same prompt) or
-            `cache` (as `fallback`, but first the servers that satisfied a query with the same
-            prompt).
+            servers not offered to it yet, by which `joint` then ranks queries), `posterior` (scores
+            are log-odds, lowered by the query's own failures), `recall` (scores are log-odds,
+            conditioned on the outcomes of all queries with the same prompt) or `cache` (as
+            `fallback`, but first the servers that satisfied a query with the same prompt).
         precision: s, the weight of the scores in `posterior` and `recall`, in attempts
             (`retries.condition_on_outcomes`).
         recall_by: what identifies a prompt for `recall` and `cache`: its `row` of the table, or its

@@ -41,8 +41,8 @@ class CacheKey(NamedTuple):
     """Hashes of everything that determines the numbers of a point.
 
     Attributes:
-        point: hash of configuration, data and code without policies. If arrival rates and seeds can
-            be added to the point later, the hash does not include them either.
+        point: hash of configuration, data and code, without the policies, and without arrival rates
+            and seeds if these can be added to the point later.
         policies: label -> hash of the policy's configuration and code.
     """
 
@@ -229,7 +229,7 @@ class ResultIndex:
             raise
 
     def _renew(self, asked: Sequence[RunRequest], chosen: Sequence[Sequence[IndexEntry]]) -> None:
-        """Make entries the newest of their points if another key was computed later."""
+        """Mark entries as the newest of their points if another key was computed after them."""
         order, renewed = {ORDER: self.next_order()}, dict[Path, set[int]]()
         for one, entries in zip(asked, chosen, strict=True):
             if next(iter(self._points[self.folder, one.name])) != one.key.point:

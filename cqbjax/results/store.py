@@ -49,12 +49,11 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
     """Read one result, or all the results under folders combined into one dataset.
 
     Points that differ only in arrival rate are joined along it. K, num_servers, slackness,
-    parameters and every varied key in which points differ become dimensions. If the study that ran
-    a point did not vary a key, the key's value is read from the point's configuration. A
-    combination that was not run is NaN (integers are then float64). If fewer than half of the
-    combinations were run, the dataset has one dimension `point`, with the keys as its coordinates.
-    Variables with one value per policy, such as seconds_per_round, gain the dimension arrival_rate
-    if points have different rates.
+    parameters and every varied key in which points differ become dimensions. The value of a key
+    that a study did not vary is read from its configuration. A combination that was not run is NaN
+    (integers are then float64). If fewer than half of the combinations were run, the dataset has
+    one dimension `point`, with the keys as its coordinates. Variables with one value per policy,
+    such as seconds_per_round, gain the dimension arrival_rate if points have different rates.
 
     Args:
         path: a file, a folder with results, or a list of these. If several studies ran the same
@@ -121,13 +120,13 @@ def load_points(
     """Read the points under folders, in the order of their names.
 
     If a point was computed several times, with different configurations, data or code, only the
-    newest result is returned: the one that was computed or requested last, with all its arrival
-    rates and seeds. If the seeds of this result differ between policies or rates, several datasets
-    are returned, each without missing values.
+    newest result is returned, with all its arrival rates and seeds. It is the one that a command
+    computed, or found already stored, last. If the seeds of this result differ between policies or
+    rates, several datasets are returned, each without missing values.
 
     Args:
         path: a file, a folder with results, or a list of these.
-        rounds: the rounds to read, so that thousands of points fit in memory; None reads all. If a
+        rounds: the rounds to read, to save memory with thousands of points; None reads all. If a
             round was not recorded, the last recorded round before it is read.
         key: the cache key of an older result, as listed by `cqbjax stored`; its first characters
             are enough.

@@ -46,7 +46,7 @@ def queue_regret(ds: xr.Dataset) -> xr.DataArray:
 
 
 def add_time_per_arrival(point: xr.Dataset) -> xr.Dataset:
-    """Add `time_per_arrival`: the rounds that all arrivals were in the system, over their number.
+    """Add `time_per_arrival`: mean rounds in the system so far, over all queries that arrived.
 
     Unlike `time_mean` it counts queries that were abandoned or are still in the system, so a policy
     that leaves queries unserved does not look quick. It is exact if every round is recorded; else
@@ -56,8 +56,8 @@ def add_time_per_arrival(point: xr.Dataset) -> xr.Dataset:
         point: with `departures` and `queue_length` over `round`.
 
     Returns:
-        The point, without `time_per_arrival` if it has no `time_mean`, or if queries can be outside
-        the queue and were not recorded there: `gave_up`, `away` or `in_service`.
+        The point with `time_per_arrival`; without it if the point has no `time_mean`, or lacks one
+        of `gave_up`, `away` and `in_service` that its dynamics make necessary.
     """
     text = " and ".join(str(point.attrs.get(key, "")) for key in ("users", "service"))
     models = re.findall(r"(?:^| and )(\w+)", text) + ["log"] * ("singletons" in point.attrs)
@@ -126,10 +126,10 @@ def t_quantile(count: Any, level: float = 0.95) -> Any:
 def share_interval(count: Any, mean: Any, sd: Any, level: float = 0.95) -> tuple[Any, Any]:
     """Return Wilson's interval of a mean of shares, which lies in [0, 1]; NaN for a single seed.
 
-    Wilson's formula is used with Student's quantile and n p (1 - p) / s^2, an effective number of
-    binary draws. The mean of this many draws has the same variance as the mean over seeds. If all
-    seeds have the same value, s is 0. In this case n draws and the normal quantile are used: 0 of
-    30 gives [0, 0.114].
+    Wilson's formula is used with Student's quantile and an effective number of binary draws,
+    n p (1 - p) / s^2. The mean of this many draws has the same variance as the mean over seeds.
+    If all seeds have the same value, s is 0. In this case n draws and the normal quantile are used:
+    0 of 30 gives [0, 0.114].
 
     Args:
         count: n, number of seeds.

@@ -101,8 +101,8 @@ def gap_table(
         length_mean, gap_mean and regret_mean, each with its 95% interval in the columns _low and
         _high; `<of>_sd`, the standard deviation over seeds; throughput (queries per round); with a
         reference also `<reference>_<of>_minus`, the value of the reference minus that of the
-        policy, which is above zero if the policy has the smaller one; and each recorded metric with
-        its interval.
+        policy, which is positive if the policy is better; and each recorded metric with its
+        interval.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
@@ -119,8 +119,8 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
     """Tabulate the largest arrival rate at which the queue of each policy is stable.
 
     A queue is stable if it grows by at most `most` queries per round over the second half of the
-    run, averaged over seeds: (Q(T) - Q(T/2)) / (T/2) <= most. A rate counts if the queue is stable
-    at it and at every smaller rate that was run.
+    run, averaged over seeds: (Q(T) - Q(T/2)) / (T/2) <= most. A policy is stable up to a rate if
+    its queue is stable at this rate and at all smaller rates that were run.
 
     Args:
         points: as `results.load_points` returns them, over several arrival rates.
@@ -128,9 +128,9 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
 
     Returns:
         A row for each policy and combination of the other keys in which points differ, with
-        `rates`, the number of rates; `borne`, the largest rate that counts (null if the smallest
-        does not); `next`, the smallest rate above it; and `growth`, `growth_low`, `growth_high`,
-        the growth at `next` with its 95% interval over seeds.
+        `rates`, the number of rates; `borne`, the largest rate up to which it is stable (null if
+        not even at the smallest); `next`, the smallest rate above it; and `growth`, `growth_low`,
+        `growth_high`, the growth at `next` with its 95% interval over seeds.
 
     Raises:
         ValueError: no point, or no recorded round in the first half.

@@ -22,9 +22,9 @@ class BurstyArrivals:
     """A Markov-modulated Bernoulli process with a busy and a quiet state.
 
     A query arrives with probability (1 + burst) lambda in a busy round, and with probability (1 -
-    burst) lambda in a quiet round. Both are equally frequent, so lambda is the rate. The state
-    changes after every round with probability 1 / burst_rounds. The arrivals use the same uniforms
-    as Bernoulli arrivals, so burst=0 reproduces the Bernoulli arrivals.
+    burst) lambda in a quiet round. Busy and quiet rounds are equally frequent, so lambda is the
+    rate. The state changes after every round with probability 1 / burst_rounds. The arrivals use
+    the same uniforms as Bernoulli arrivals, so burst=0 reproduces the Bernoulli arrivals.
 
     Attributes:
         burst: in [0, 1], with (1 + burst) lambda <= 1.
@@ -126,7 +126,7 @@ class TraceArrivals:
     """The times of a trace, scaled so that lambda queries arrive per round on average.
 
     Each run starts at a random request and cycles through the trace. At most one query arrives in a
-    round: if several fall into it, the later ones arrive in the next free rounds.
+    round: if several requests fall into a round, the later requests arrive in the next free rounds.
 
     Attributes:
         times: [n] request times from 0, in units of the mean time between requests; after n such
@@ -201,7 +201,7 @@ class ArrivalWrapper(SourceWrapper):
         self.source.check(seeds, arrival_rate, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw T * A rounds of the inner source; A of them, one per arrival, make one round."""
+        """Draw T * A rounds of the inner source; A of these give the arrivals of one round."""
         most = self._max_arrivals
         longer = problem._replace(horizon=problem.horizon * most, max_arrivals=1)
         workload: Workload = self.source.draw_workload(key, arrival_rate, longer)

@@ -21,8 +21,8 @@ class PartlyLinear:
     The direction z is uniform on the unit sphere of R^(d-1), theta_j and e_jx are standard normal,
     and a_j is normal with mean `level` and standard deviation `spread`. A run draws a_j and theta_j
     once, and z and e_jx for each query. The context is (z, 1) / sqrt(2), of length 1, so that a
-    linear policy can learn a_j + scale sqrt(s) z'theta_j: the share s of what varies from query to
-    query. No policy can learn e_jx, which a query keeps when it returns.
+    linear policy can learn a_j + scale sqrt(s) z'theta_j. This part explains the share s of the
+    variance between queries. No policy can learn e_jx, which stays the same when the query returns.
 
     Attributes:
         share: s in [0, 1].

@@ -32,13 +32,13 @@ class SourceWrapper:
 
 @pytree
 class DriftWrapper(SourceWrapper):
-    """A source whose users change their preferences: LLM j + 1 gets the utilities that LLM j had.
+    """A source whose users' preferences change: LLM j + 1 gets the utilities that LLM j had.
 
-    In round t the utility of LLM j is cos(a_t) u_j + sin(a_t) u_(j-1), cyclically in j: the
-    source's u_j at a_t = 0, and that of the previous LLM at a_t = pi/2. At a_t = pi/2 another
-    assortment is best. Its departure rate equals that of the best assortment at a_t = 0, so the
-    load is unchanged. For the synthetic source, theta_j turns towards theta_(j-1). Preferences of
-    waiting queries change too.
+    In round t the utility of LLM j is cos(a_t) u_j + sin(a_t) u_(j-1), cyclically in j. This is u_j
+    at a_t = 0, and u_(j-1), the utility of the previous LLM, at a_t = pi/2. The best departure
+    rates at a_t = pi/2 are those at a_t = 0, but of other assortments, so the load is the same. For
+    the synthetic source, theta_j turns towards theta_(j-1). Preferences of waiting queries change
+    too.
 
     Attributes:
         source: where queries come from.

@@ -21,7 +21,7 @@ def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
 
 
 def check_lengths(contexts: np.ndarray, label: str, rows: np.ndarray | None = None) -> None:
-    """Validate that contexts [P, d] do not swamp V_0 = lambda0 I in float32.
+    """Validate that contexts [P, d] are short enough that float32 does not lose V_0 = lambda0 I.
 
     Args:
         contexts: to validate.

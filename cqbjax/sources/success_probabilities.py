@@ -18,10 +18,10 @@ class SuccessProbabilities:
     """LLM j satisfies a query of kind i with probability p_ji; the context is the kind (one-hot).
 
     The utility of LLM j is the log-odds log(p_ji / (1 - p_ji)). With K = 1 an attempt by LLM j
-    succeeds with probability p_ji exactly. With K > 1 the user compares the answers (MNL): with
-    the odds o_j = p_ji / (1 - p_ji), answer j is accepted with probability
-    o_j / (1 + sum_S o), and the query departs with probability sum_S o / (1 + sum_S o), which is
-    less than that of independent attempts, 1 - prod_S (1 - p_ji).
+    succeeds with probability p_ji exactly. With K > 1 the user compares the answers (MNL). Let
+    o_j = p_ji / (1 - p_ji) be the odds of answer j, and sum_S o the sum of the odds over S. Answer
+    j is accepted with probability o_j / (1 + sum_S o), and the query departs with probability sum_S
+    o / (1 + sum_S o), which is less than that of independent attempts, 1 - prod_S (1 - p_ji).
 
     Attributes:
         matrix: [N, I] success probability of each LLM for each kind of prompt, in [0, 1]; 0 becomes

@@ -199,7 +199,7 @@ class Synthetic:
     def _scores(
         self, seeds: np.ndarray, size: int, blocks: int = PROBE_BLOCKS
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the score that just enough candidates of a seed reach, and the largest score: [S].
+        """Return the score that `LEAST_ACCEPTANCE` of candidates reach, and the largest score: [S].
 
         With fewer blocks the first is a lower bound. Neither depends on rate or slackness, so the
         points of a sweep share them.

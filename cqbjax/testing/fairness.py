@@ -2,7 +2,8 @@
 
 `check_fairness` checks a policy in seconds. Whole runs reveal more, so the arena repeats them. With
 `run_isolated` a policy cannot read hidden utilities from the frames of its callers. On other seeds
-and with `PermutedServers` it does not recognise a run, and a policy that learns does equally well.
+and with `PermutedServers`, a policy that recognises runs does worse, and a policy that learns does
+equally well.
 """
 
 import dataclasses
@@ -45,8 +46,9 @@ def check_fairness(policy: Policy, seed: int = 0, problem: Problem = SINGLE) -> 
     """Check that a policy uses only what a contestant may see.
 
     The policy must not declare `Needs(true_utilities=True)`, nor call back into Python, where it
-    could store data between runs. If every answer satisfies, so that feedback reveals nothing about
-    the LLMs, its decisions must not depend on the true utilities.
+    could store data between runs. The check also simulates users whom every answer satisfies, so
+    that feedback reveals nothing about the LLMs. There the decisions must not depend on the true
+    utilities.
 
     Args:
         policy: the policy to check.
@@ -80,9 +82,10 @@ def check_fairness(policy: Policy, seed: int = 0, problem: Problem = SINGLE) -> 
 
 
 class TracedMethods(dict[Any, Any]):
-    """Programs of a policy's methods by call, and the calls that have none; hashed by identity.
+    """Programs of a policy's methods by call, and the calls without a program; hashed by identity.
 
-    A call is the method, and structure, static parts and array types of its arguments.
+    A call consists of the method and of the structure, static parts and array types of its
+    arguments.
     """
 
     __hash__ = object.__hash__  # type: ignore[assignment]

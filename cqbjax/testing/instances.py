@@ -27,7 +27,7 @@ PROBLEM = Problem(
 
 
 def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance:
-    """Draw random instances with the queue often empty and often not: leaves [count, ...]."""
+    """Draw random instances whose queues are empty in some rounds, not in all: [count, ...]."""
     most = problem.horizon * problem.max_arrivals
     if problem.num_rows < (1 if problem.pooled else most):
         raise ValueError(f"num_rows={problem.num_rows} must reach {most} queries, unless pooled")

@@ -38,7 +38,7 @@ NATURAL, SKIPPED, CHANGED = 0, 1, 2
 class Probe(Wrapper):
     """A policy that decides as `policy` does, and stores its action.
 
-    In a round without a query, `how` says which feedback the policy receives.
+    In a round with an empty queue, `how` determines what `update` of the policy receives.
     """
 
     policy: Any

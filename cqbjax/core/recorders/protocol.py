@@ -31,8 +31,8 @@ class Round(NamedTuple):
         action: the policy's decision.
         utilities: [N] true utilities of the served query.
         choice: [] int32 position in `action.servers`, K for the outside option.
-        valid: [] bool whether an attempt ended with an answer. If False, ignore `choice`; `action`
-            and `utilities` then have a meaning only if `in_service` or `unanswered`.
+        valid: [] bool whether an attempt ended with an answer. If False, ignore `choice`, and also
+            `action` and `utilities` unless `in_service` or `unanswered` is true.
         departed: [] bool whether the query left satisfied.
         after: [C] the queue after the round.
         length: [] int32 Q(t+1), the number of queries that can be served in the next round.
@@ -100,7 +100,7 @@ class Recorder(abc.ABC):
         per: `round`: read at every recorded round; `run`: read at the end of the run.
         dims: names of the dimensions of the array that `read` returns, such as ("query",); `llm`
             has the names of the LLMs as its coordinate.
-        numbered: whether it needs `Queue.number`.
+        numbered: whether it needs the numbers of the queries, `Queue.number`.
     """
 
     name: ClassVar[str]

@@ -26,9 +26,9 @@ THERE, SATISFIED, GAVE_UP = range(len(OUTCOMES))
 class QueryLog(Recorder):
     """Every query of a run, in the order of arrival: [T A, fields].
 
-    Row (t - 1) A + i holds the i-th query of round t, counted from 0; the whole row is NaN if no
-    such query arrived. A value that does not exist is NaN. Whole numbers are exact up to 2^24. The
-    fields are:
+    At most A queries arrive in a round. Row (t - 1) A + i holds the query that arrived i-th in
+    round t, with i from 0; without such a query the row is NaN. A value that does not exist is NaN.
+    Whole numbers are exact up to 2^24. The fields are:
 
         arrival        round of arrival
         first_service  round in which the first attempt began

@@ -140,7 +140,7 @@ def bin_upper_edges(horizon: int) -> np.ndarray:
 
 
 def quantile(counts: np.ndarray, share: float, horizon: int) -> np.ndarray:
-    """Return the time that a share of the queries does not exceed; NaN without any query.
+    """Return the time within which a share of the queries was satisfied; NaN without queries.
 
     Args:
         counts: [..., bins].

@@ -33,7 +33,8 @@ def read_embedllm(
 
     Returns:
         The table, prompts and servers in the order of their first rows; a pair without a row is
-        NaN. Of repeated pairs the largest score counts; the notes give their number.
+        NaN. If a pair has several rows, the largest score counts; the notes count the repeated
+        rows.
 
     Raises:
         TableError: one sentence naming file, row and column, or all LLMs that cannot be priced.

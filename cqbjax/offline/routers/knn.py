@@ -147,8 +147,8 @@ class KNN:
     Attributes:
         grid: Values of k to cross-validate; one value fixes it.
         fold_count: Folds of the cross-validation.
-        criterion: "utility" chooses the k whose routing earns most on held-out prompts; "error"
-            the k of least squared error of performance, as `Carrot` does.
+        criterion: "utility" chooses the k whose routing earns most on held-out prompts; "error" the
+            k whose predicted performance has the least squared error, as `Carrot` does.
     """
 
     grid: tuple[int, ...] = GRID
@@ -204,7 +204,7 @@ class Carrot:
             check_grid("CARROT cost_grid", self.cost_grid)
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Carrot":
-        """Fix both k of least squared error."""
+        """Choose both k with the least squared error."""
         split = split.sort_rows()
         grids = (split.performance, self.grid), (split.cost, self.cost_grid or self.grid)
         k, k_cost = (

@@ -38,7 +38,7 @@ class MLP:
             raise ValueError(f"MLP grid is {self.grid}; each entry must list widths of at least 1.")
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "MLP":
-        """Fix the hidden layers of least squared error of performance."""
+        """Choose the hidden layers whose predicted performance has the least squared error."""
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
 

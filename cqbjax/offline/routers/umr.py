@@ -60,7 +60,7 @@ class UMR:
         check_grid("UMR grid", self.grid)
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "UMR":
-        """Fix the number of clusters of least squared error of performance."""
+        """Choose the number of clusters whose predicted performance has the least squared error."""
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
 
