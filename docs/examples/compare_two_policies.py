@@ -55,4 +55,4 @@ plt.show()
 
 # %%
 # Serving the oldest query makes the queue longer. The interval of the difference excludes zero from
-# round 60 on, although the two bands on the left overlap to the end.
+# round 60 on, although the intervals of the two means overlap to the end.

@@ -98,4 +98,4 @@ plt.show()
 
 # %%
 # Failures accumulate at night, and in the morning all these users return at once. The day ends
-# before ACQB has answered them.
+# before ACQB has satisfied them.

@@ -45,7 +45,7 @@ for policy in chosen:
     print(f"{policy:6}", *(f"{float(number):7.1f}" for number in numbers))
 
 # %%
-# Use the rows of all satisfied queries to plot the fraction whose time in the system was longer.
+# For each time in the system, plot the fraction of the satisfied queries that took longer.
 
 rows = tabulate_queries([data]).filter(pl.col("outcome") == "satisfied")
 figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")

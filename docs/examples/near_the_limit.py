@@ -1,9 +1,10 @@
 """Near the limit of capacity
 ==========================
 
-How long is the queue if the service can serve hardly more queries than arrive? *Slackness* measures
-the spare capacity: for each query, the success probability of its best LLM exceeds the arrival rate
-by at least this number. You learn how to vary a number of the source without recompiling.
+How long is the queue if the service can serve only slightly more queries than arrive? *Slackness*
+measures the spare capacity: for each query, the success probability of its best LLM exceeds the
+arrival rate by at least this number. You learn how to vary a number of the source without
+recompiling.
 """
 
 import matplotlib.pyplot as plt

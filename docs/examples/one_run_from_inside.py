@@ -3,7 +3,7 @@
 
 What does ACQB do from round to round, and how fast does it learn? `simulate.trace` simulates one
 run and returns every decision, with the state of the policy after it. You learn how to compare
-these with quantities that a policy does not see: the arrivals and the true parameters.
+these with the arrivals, and with the true parameters, which a policy does not see.
 """
 
 import matplotlib.pyplot as plt

@@ -7,8 +7,9 @@ Train a schedule in the environment, and enter it into the arena::
     cqbjax arena policy=reinforce.py:Scheduler
 
 LinUCB estimates how likely each LLM is to satisfy each waiting query. A small network learns which
-query to serve. It scores each query by that probability, by its waiting time and by its number of
-attempts. Half of the queries in training are hard. Training uses only the seeds for tuning.
+query to serve. It scores each query by that estimate, by its waiting time, by its number of
+attempts and by the queue length. Half of the queries in training are hard. Training uses only the
+seeds for tuning.
 """
 
 import dataclasses

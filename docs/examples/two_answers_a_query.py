@@ -57,4 +57,4 @@ plt.show()
 
 # %%
 # Random routing with two answers has a shorter queue than Thompson sampling with one answer, and
-# pays sixteen times as much. It is cheaper to learn which LLM to ask than to ask two.
+# costs sixteen times as much. It is cheaper to learn which LLM to ask than to ask two LLMs.
