@@ -18,7 +18,7 @@ COMPARED = ("gap", "length", "regret")
 # Significant digits of the largest number in a cell, and decimals of any number.
 DIGITS, MAX_DECIMALS = 3, 12
 # In place of an interval, and the reason.
-NONE, WHY_NONE = "[–]", "[–]: no interval, of a single seed or of equal seeds"
+NONE, WHY_NONE = "[–]", "[–]: no interval, for a single seed or equal values of all seeds"
 # Most columns of recorders in the main table; if there are more, most in each separate table.
 MAX_AMONG, MAX_OWN = 3, 5
 TIME = "seconds_per_round"

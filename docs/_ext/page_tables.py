@@ -218,8 +218,8 @@ def describe_rescaling(source: str, settings: str) -> str:
     if source not in UNSOLVED or "min_max" in settings:
         return ""
     prompts, unsolved = UNSOLVED[source]
-    sentence = f"The best LLM of every prompt of {source} satisfies with probability .99"
-    scope = f", including the {unsolved} of {prompts:,} that no LLM answered correctly"
+    sentence = f"On every prompt of {source} the best LLM satisfies with probability .99"
+    scope = f", even on the {unsolved} of {prompts:,} that no LLM answered correctly"
     return f"{sentence}{scope if unsolved else ''}."
 
 

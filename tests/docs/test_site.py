@@ -105,7 +105,7 @@ def test_a_page_marks_identical_seeds(fill):
         "policies: optimal acqb\nover: num_servers\nvalue: gap_mean throughput\n-->\n<!-- end -->"
     )
     page = fill(text)
-    assert page.count("| 0.0 [–] |") == 6 and page.count("[–]: no interval, of a single seed") == 1
+    assert page.count("| 0.0 [–] |") == 6 and page.count("[–]: no interval, for a single seed") == 1
     # Of throughput the table stores no interval.
     assert page.count("[–]") == 7
 
@@ -267,10 +267,10 @@ def test_tables_of_real_prompts_note_that_the_best_llm_of_each_satisfies(fill):
     real = TABLE.replace("synthetic", "mmlu_pro").replace("also: acqb_minus paper_throughput\n", "")
     real = real.replace("round={round}", "round={round} arrival_rate=0.4")
     page = fill(real.format(round=5000, policies="acqb random")).replace("\n", " ")
-    sentence = "The best LLM of every prompt of MMLU-Pro satisfies with probability .99"
-    assert f"{sentence}, including the 664 of 12,002" in page
+    sentence = "On every prompt of MMLU-Pro the best LLM satisfies with probability .99"
+    assert f"{sentence}, even on the 664 of 12,002" in page
     page = fill(TABLE.format(round=1000, policies="acqb random"))
-    assert "The best LLM of every prompt" not in page.replace("\n", " ")
+    assert "the best LLM satisfies" not in page.replace("\n", " ")
     import page_tables
 
     assert page_tables.describe_rescaling("MMLU-Pro", "min_max=False") == ""
