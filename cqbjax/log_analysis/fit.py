@@ -264,21 +264,21 @@ def report(fit: LogFit) -> Iterator[str]:
         f"{name} {gain:+.4f} ({error:.4f})" for name, (gain, error) in fit.chosen.gains.items()
     )
     yield (
-        f"Contexts: {fit.chosen.name}; log-likelihood an attempt above none (and its error): "
+        f"Contexts: {fit.chosen.name}; gain in log-likelihood per attempt (and its error): "
         f"{gains}; users widen the covariance {fit.chosen.fits[0].design_effect:.2f} times"
     )
     x, mean = fit.arrays.contexts, fit.arrays.mean
     chances = expit(x @ mean.T)
     yield (
-        f"Value of contexts: an attempt departs with {chances.max(axis=1).mean():.3f} by the best "
-        f"LLM of each prompt, {chances.mean(axis=0).max():.3f} by the best LLM, "
-        f"{(chances * fit.arrays.routing).sum(axis=1).mean():.3f} as in the log"
+        f"Value of contexts: departures per attempt {chances.max(axis=1).mean():.3f} with the best "
+        f"LLM of each prompt, {chances.mean(axis=0).max():.3f} with the best LLM for all prompts, "
+        f"{(chances * fit.arrays.routing).sum(axis=1).mean():.3f} with the LLMs of the log"
     )
     level = fit.level
     yield (
-        f"Failures are drawn per {fit.about['outcome']}: {level.repeats:,} repeated attempts of an "
-        f"LLM depart {level.ratio:.2f} times as often as independent ones, those of another LLM "
-        f"{level.other_ratio:.2f} times"
+        f"Failures are drawn per {fit.about['outcome']}: relative to independent attempts, "
+        f"{level.repeats:,} retries with an LLM that had failed the query depart {level.ratio:.2f} "
+        f"times as often, and retries with another LLM {level.other_ratio:.2f} times as often"
     )
     timing = fit.timing
     yield (

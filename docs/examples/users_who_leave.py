@@ -38,7 +38,8 @@ for name, users in kinds.items():
     results[name] = data.sel(policy="acqb", arrival_rate=0.7)
 
 # %%
-# `gave_up` is a fraction of the users who left; their number follows from the departures.
+# `gave_up` is the fraction of users who gave up among all who left. Their number follows from this
+# fraction and the departures.
 
 left_out = {"waiting": [], "away": [], "gave up": []}
 for name, one in results.items():
