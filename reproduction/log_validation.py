@@ -34,12 +34,14 @@ STORED = Path(__file__).parents[1] / "results" / "log_validation.jsonl"
 METRICS = ("departs", "queue", "usd")
 SEEDS, TRUE_SEEDS, HORIZON, CHANNELS = 100, 200, 600, 2
 QUERIES_A_SECOND = 0.04
+LARGE, LARGE_QUERIES = 1000, 60_000  # about 100,000 rows
 
 
 def draw_settings(number: int) -> dict[str, Any]:
-    """Return the settings of a log by its number."""
+    """Return the settings of a log by its number; those from `LARGE` on are large."""
     draw = np.random.default_rng([45, number])
     queries = int(draw.choice([700, 1500, 3000, 6000]))
+    queries = LARGE_QUERIES if number >= LARGE else queries
     return {
         "seed": number, "queries": queries, "servers": int(draw.choice([2, 4, 8, 20])),
         "worth": float(draw.choice([0.0, 0.3, 0.7, 1.2])), "abandon": float(draw.uniform(0, 0.3)),
@@ -149,7 +151,8 @@ def summarize(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
         "20 LLMs": [row for row in rows if row["servers"] == 20],
         "up to 2,000 rows": [row for row in rows if row["rows"] <= 2000],
         "2,001 to 6,000 rows": [row for row in rows if 2000 < row["rows"] <= 6000],
-        "more rows": [row for row in rows if row["rows"] > 6000],
+        "6,001 to 20,000 rows": [row for row in rows if 6000 < row["rows"] <= 20_000],
+        "more rows": [row for row in rows if row["rows"] > 20_000],
     }
     table = []
     for kind, some in kinds.items():

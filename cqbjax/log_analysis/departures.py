@@ -6,9 +6,9 @@ begin with a constant, and the LLM j(i),
     P(y_i = 1) = sigmoid(x_i' beta_j(i)),    beta_je = mu_e + delta_je,
 
 where mu_e ~ N(0, s_e^2) is shared and delta_je ~ N(0, tau_e^2) is the LLM's: partial pooling. The
-variances of a feature are multiplied by its relevance, which the fit estimates by expectation
-maximisation. The posterior is Gaussian at its mode (Laplace), with a covariance that is widened by
-the design effect of users, whose requests are not independent.
+fit estimates s_e and tau_e of each feature by expectation maximisation. The posterior is Gaussian
+at its mode (Laplace), with a covariance that is widened by the design effect of users, whose
+requests are not independent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ COMPONENTS = 32  # of words or embeddings
 COMMON, FEWEST_PROMPTS = 0.01, 5  # share and number of prompts with a word that counts
 FOLDS, MOST_ROWS = 4, 40_000  # of the cross-validation
 LEAST_WEIGHT = 0.05  # of a fit; those below it are left out
-# Standard deviations of the log-odds: of the constant, shared and of an LLM; and those between
-# prompts, which are cross-validated.
+# Standard deviations s and tau of the log-odds: of the constant, and those from which the fit
+# estimates the features' ones, which are cross-validated.
 CONSTANT = (3.0, 1.0)
-SCALES = ((0.1, 0.1), (0.4, 0.3), (1.0, 0.5), (1.5, 1.5))
-# Steps in which the fit finds by how much each feature varies more or less than these, and the
-# weight, in LLMs, of the assumption that it does not.
-RELEVANCE_STEPS, WEIGHT = 5, 2.0
+SCALES = ((0.1, 0.1), (0.4, 0.3), (1.0, 1.0))
+# Steps of the estimation. In LLMs, the weight of the scale in the mean variance of all features,
+# and the weight of this mean in the variance of each.
+STEPS, SCALE_WEIGHT, MEAN_WEIGHT = 8, 2.0, 0.3
 
 
 class Attempts(NamedTuple):
@@ -206,13 +206,13 @@ def fit_departures(
     rows = contexts[text]
     ends = np.searchsorted(model, np.arange(number + 1))
     blocks = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
-    # The prior's covariance of each feature's coefficients, over LLMs.
-    laws = np.array([
-        shared**2 + own**2 * np.eye(number) for shared, own in [CONSTANT, *[scale] * (size - 1)]
-    ])  # fmt: skip
-    law, beta, left = laws.copy(), np.zeros((number, size)), RELEVANCE_STEPS
-    flat = _order_by_llm(np.linalg.inv(law))
-    for _ in range(50 + 50 * RELEVANCE_STEPS):
+    # Over LLMs, the prior's covariance of a feature has two eigenvalues: of the mean, and of the
+    # N - 1 directions around it.
+    laws = np.array([CONSTANT, *[scale] * (size - 1)]).T ** 2
+    laws[0] = number * laws[0] + laws[1]
+    begin, beta, left = laws.copy(), np.zeros((number, size)), STEPS
+    flat = _make_precision(laws, number)
+    for _ in range(50 + 50 * STEPS):
         chance = expit(np.einsum("ne,ne->n", rows, beta[model]))
         weighted = rows * (chance * (1 - chance))[:, None]
         score = rows * (departs - chance)[:, None]
@@ -221,19 +221,23 @@ def fit_departures(
         root = scipy.linalg.cho_factor(hessian + flat)
         step = scipy.linalg.cho_solve(root, gradient - flat @ beta.ravel())
         beta += (step * min(1.0, 3.0 / max(np.abs(step).max(), 1e-12))).reshape(beta.shape)
-        if np.abs(step).max() > (1e-6 if with_root else 1e-2):
+        if np.abs(step).max() > (1e-2 if left else 1e-6):
             continue
-        if not (with_root and left):
+        if not left:
             break
         left -= 1
-        variance = np.diag(scipy.linalg.cho_solve(root, np.eye(len(flat)))).reshape(beta.shape)
-        moment = (beta**2 + variance).sum(axis=0) / np.trace(laws[-1]) * number
-        law[1:] = laws[1:] * ((WEIGHT + moment) / (WEIGHT + number))[1:, None, None]
+        inverse = scipy.linalg.cho_solve(root, np.eye(len(flat)))
+        covariance = inverse.reshape(number, size, number, size)
+        mean = (beta.sum(axis=0) ** 2 + np.einsum("neme->e", covariance)) / number
+        total = (beta**2).sum(axis=0) + np.einsum("nene->e", covariance)
+        moments, counts = np.array([mean, total - mean]), np.array([[1], [number - 1]])
+        usual = SCALE_WEIGHT * begin[:, -1:] + moments[:, 1:].sum(axis=1, keepdims=True)
+        usual /= SCALE_WEIGHT + counts * (size - 1)
+        laws[:, 1:] = ((MEAN_WEIGHT * usual + moments) / (MEAN_WEIGHT + counts))[:, 1:]
         # LLMs around their mean: the shared constant is not the prior's to shrink.
-        moment = (variance[:, 0] + (beta[:, 0] - beta[:, 0].mean()) ** 2).sum() / CONSTANT[1] ** 2
-        own = CONSTANT[1] ** 2 * (WEIGHT + moment) / (WEIGHT + number)
-        law[0] = CONSTANT[0] ** 2 + own * np.eye(number)
-        flat = _order_by_llm(np.linalg.inv(law))
+        own = SCALE_WEIGHT * CONSTANT[1] ** 2 + moments[1, 0]
+        laws[1, 0] = own / (SCALE_WEIGHT + number - 1)
+        flat = _make_precision(laws, number)
     if not with_root:
         return DepartureFit(beta, np.empty((0, 0)), 1.0)
     inverse = scipy.linalg.cho_solve(root, np.eye(len(flat)))
@@ -248,9 +252,11 @@ def fit_departures(
     return DepartureFit(beta, np.linalg.cholesky(effect * inverse), effect)
 
 
-def _order_by_llm(blocks: np.ndarray) -> np.ndarray:
-    """Return the matrix [N E, N E] of a block [N, N] for each feature: [E, N, N]."""
-    size, number, _ = blocks.shape
+def _make_precision(laws: np.ndarray, number: int) -> np.ndarray:
+    """Return the prior's precision [N E, N E] from its eigenvalues for each feature: [2, E]."""
+    mean = np.full((number, number), 1 / number)
+    blocks = np.array([mean / one + (np.eye(number) - mean) / own for one, own in laws.T])
+    size = laws.shape[1]
     return np.einsum("enm,ef->nemf", blocks, np.eye(size)).reshape(number * size, -1)
 
 
