@@ -4,7 +4,6 @@ A task is a file of `conf/arena/`: an ordinary study, on the seeds for tuning. T
 other seeds, those from `FIRST_SEED` on, which nothing else uses.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ class Task(NamedTuple):
         version: raised whenever its numbers change.
         description: what it tests.
         on_prompts: whether its queries are real prompts, so that routers trained offline run too.
+        shipped: whether the package has it; another runs only if it is named.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Task(NamedTuple):
     version: int
     description: str
     on_prompts: bool
+    shipped: bool = True
 
 
 class Contestant(NamedTuple):
@@ -126,16 +127,18 @@ class PreparedTask(NamedTuple):
     known: set[str]
 
 
-@functools.cache
 def list_tasks() -> tuple[Task, ...]:
-    """Return the tasks by name, those on real prompts last."""
-    tasks = []
-    for path in sorted((CONF / "arena").glob("[!_]*.yaml")):
-        config = yaml.safe_load(path.read_text())
-        text = read_comment("arena", path.stem)
-        on_prompts = "_prompts" in config["defaults"]
-        tasks.append(Task(path.stem, config["title"], config["version"], text, on_prompts))
-    return tuple(sorted(tasks, key=lambda task: task.on_prompts))
+    """Return the tasks by name, those on real prompts last; then those of the current folder."""
+    tasks, own = [], Path.cwd() / "conf" / "arena"
+    for path in sorted({*(CONF / "arena").glob("[!_]*.yaml"), *own.glob("[!_]*.yaml")}):
+        config, shipped = yaml.safe_load(path.read_text()), path.parent == CONF / "arena"
+        try:
+            on_prompts = "_prompts" in config["defaults"]
+            some = path.stem, config["title"], config["version"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path}: a task needs defaults, title and version") from error
+        tasks.append(Task(*some, _read_top(path), on_prompts, shipped))
+    return tuple(sorted(tasks, key=lambda task: (not task.shipped, task.on_prompts)))
 
 
 def read_comment(group: str, name: str) -> str:
@@ -148,13 +151,18 @@ def read_comment(group: str, name: str) -> str:
         base, rules = split_label(name)
         text = read_comment(group, base) if rules else ""
         return f"{text} Here: {describe_rules(rules)}." if text else ""
-    lines = path.read_text().splitlines() if path.is_file() else []
+    return _read_top(path) if path.is_file() else ""
+
+
+def _read_top(path: Path) -> str:
+    """Return the comment on top of a file."""
+    lines = path.read_text().splitlines()
     top = itertools.takewhile(lambda line: line.startswith("#"), lines)
     return " ".join(line[1:].strip() for line in top if not line.startswith("# @package"))
 
 
 def select_tasks(names: Sequence[str]) -> list[Task]:
-    """Return the tasks of these names, or all if no name is given.
+    """Return the tasks of these names, or all that are shipped if no name is given.
 
     Raises:
         ValueError: an unknown name.
@@ -163,7 +171,7 @@ def select_tasks(names: Sequence[str]) -> list[Task]:
     for name in names:
         if name not in by_name:
             raise ValueError(f"task {name} is unknown; choose from {', '.join(by_name)}")
-    return [by_name[name] for name in names or by_name]
+    return [by_name[name] for name in names] or [one for one in by_name.values() if one.shipped]
 
 
 def compose_task(

@@ -149,7 +149,7 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
         policies = ",".join(map(str, keys.get("policies", compare.LEARNING)))
         (job,) = compose_jobs([[f"scenario={name}", f"policy=[{policies}]"]])
     arrays, about = scenario.load_arrays(job.config.source.file)
-    horizon = keys.get("horizon") or compare.choose_horizon(about, job.config.arrival_rate)
+    horizon = keys.get("horizon") or scenario.choose_horizon(about, job.config.arrival_rate)
     config = job.config.with_values({"horizon": horizon})
     users, service = ([make(node) for node in config[key].values()] for key in ("users", "service"))
 

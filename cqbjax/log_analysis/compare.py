@@ -39,7 +39,6 @@ from cqbjax.policies.assortments import choose_query_and_servers, init_stateless
 TODAY = "today"
 LEARNING = ["greedy", "acqb", "thompson_fallback_least_served"]  # labels
 MAX_FIXED = 3  # LLMs that are compared as the only one
-MAX_ROUNDS = 2000
 DRAWS = 4000  # of the means, for the probability of being the best
 BEST = 0.8  # the probability from which a policy is called the best
 CLOSE = 0.1  # share of the range of policies within which two are as good
@@ -162,11 +161,6 @@ def make_candidates(arrays: ScenarioArrays, models: list[str]) -> dict[str, Any]
     scores = jnp.asarray(log_odds, float)
     chosen["fitted router"] = RouterPolicy(scores=scores, schedule="least_served", retry="fallback")
     return chosen
-
-
-def choose_horizon(about: Mapping[str, Any], arrival_rate: float) -> int:
-    """Return the rounds in which as many queries come as in the log, within `MAX_ROUNDS`."""
-    return int(np.clip(about["queries"] / arrival_rate, 200, MAX_ROUNDS))
 
 
 def compare(

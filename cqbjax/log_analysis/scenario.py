@@ -5,6 +5,7 @@ much as what the log leaves open.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ MAX_PROMPTS, MAX_POOL, DRAWS = 2000, 1000, 400
 # if it is so busy that a part of the service is simulated.
 LIGHT, BUSY, MAX_CHANNELS = 0.5, 0.8, 4
 MAX_TRACE, MAX_GAPS = 20_000, 2000
+MAX_ROUNDS = 2000
 JUMP = 500  # a pause in the arrivals is cut to this many mean intervals
 FIXED_MARGIN = 1e-6
 
@@ -265,17 +267,25 @@ def measure_timing(
     return timing, notes
 
 
+def choose_horizon(about: Mapping[str, Any], arrival_rate: float) -> int:
+    """Return the rounds in which as many queries come as in the log, within `MAX_ROUNDS`."""
+    return int(np.clip(about["queries"] / arrival_rate, 200, MAX_ROUNDS))
+
+
 def write_scenario(
     name: str, arrays: ScenarioArrays, timing: Timing, about: dict[str, Any], folder: Path
 ) -> list[Path]:
-    """Write `conf/scenario/NAME.yaml`, `conf/source/NAME.yaml` and their arrays below a folder.
+    """Write a scenario, a task of the arena and a source below a folder, and their arrays.
+
+    They are `conf/scenario/NAME.yaml`, `conf/arena/NAME.yaml` and `conf/source/NAME.yaml`.
 
     Returns:
         The files.
     """
     below = folder / "conf" / "scenario" / name
     below.mkdir(parents=True, exist_ok=True)
-    (folder / "conf" / "source").mkdir(exist_ok=True)
+    for group in ("source", "arena"):
+        (folder / "conf" / group).mkdir(exist_ok=True)
     files = [below / one for one in ("arrays.npz", "arrivals.parquet", "gaps.parquet")]
     np.savez_compressed(files[0], about=json.dumps(about), **arrays._asdict())
     pl.DataFrame({"timestamp": timing.arrivals}).write_parquet(files[1])
@@ -290,7 +300,7 @@ def write_scenario(
         rounds = [float(f"{one:.4g}") for one in timing.rounds]
         service["rounds"] = {"rounds": rounds, "law": "geometric"}
     delays = {"delays": paths[2], "column": "seconds", "round_seconds": timing.round_seconds}
-    values = {
+    values: dict[str, Any] = {
         "defaults": [
             {"override /source": name}, {"override /users": ["orbit"]},
             {"override /service": [*service]},
@@ -303,6 +313,14 @@ def write_scenario(
     scenario = folder / "conf" / "scenario" / f"{name}.yaml"
     begin = f"# @package _global_\n# cqbjax run scenario={name}\n"
     scenario.write_text(begin + yaml.safe_dump(values, sort_keys=False))
+    entered = values | {
+        "defaults": ["_base", *values["defaults"]], "title": f"The log {name}", "version": 1,
+        "horizon": choose_horizon(about, timing.arrival_rate), "table": "gap",
+        "record": ["time_in_system", "attempts", "gave_up", "dollars"],
+    }  # fmt: skip
+    task = folder / "conf" / "arena" / f"{name}.yaml"
+    begin = f"# @package _global_\n# The scenario that is fitted to {about['log']}.\n"
+    task.write_text(begin + yaml.safe_dump(entered, sort_keys=False))
     other = folder / "conf" / "source" / f"{name}.yaml"
     other.write_text(f"# From {about['log']}\n" + yaml.safe_dump(source, sort_keys=False))
-    return [scenario, other, *files]
+    return [scenario, other, *files, task]

@@ -191,6 +191,19 @@ def test_there_are_tasks_and_each_says_what_it_tests():
         assert len(task.description.split()) > 15 and task.version >= 1
 
 
+def test_a_task_of_the_current_folder_runs_only_if_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "conf" / "arena"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("# Mine.\ndefaults: [_base]\ntitle: Mine\nversion: 2\n")
+    assert [task.name for task in select_tasks([])] == TASKS
+    (mine,) = select_tasks(["mine"])
+    assert (mine.title, mine.version, mine.description, mine.shipped) == ("Mine", 2, "Mine.", False)
+    (folder / "half.yaml").write_text("title: Half\n")
+    with pytest.raises(ValueError, match=r"half.yaml: a task needs defaults, title and version"):
+        select_tasks([])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
 def test_a_task_is_one_point_on_the_seeds_for_tuning(name):

@@ -242,6 +242,9 @@ def test_a_scenario_runs_in_the_folder_where_it_was_fitted(tmp_path):
     assert "next: cqbjax log compare ours" in call("log", "fit", "example", "channels=1")
     config = call("run", "scenario=ours", "policy=[random]", "--cfg", "job")
     assert "make_posterior_pool" in config and "delays: conf/scenario/ours/gaps.parquet" in config
+    assert "ours (version 1): The log ours" in call("arena", "tasks")
+    entered = call("arena", "policy=greedy", "tasks=ours", "seeds=2", "rounds=0.03")
+    assert "greedy, task by task" in entered and "\nours " in entered
     page = call("log", "compare", "ours", "seeds=4", "horizon=60", "policies=[greedy]")
     assert "only llm-" in page and "greedy: " in page
     written = {path.name for path in (tmp_path / "results" / "logs").iterdir()}
