@@ -68,7 +68,7 @@ def validate_log(number: int) -> dict[str, Any]:
         files = scenario.write_scenario(
             "planted", fitted.arrays, fitted.timing, fitted.about, Path(folder)
         )
-        pool = scenario.make_posterior_pool(str(files[2]))
+        pool = scenario.make_posterior_pool(str(files[3]))
     learning = {"greedy": LlmRanking(index="greedy")}
     rate = fitted.timing.arrival_rate
     dynamics = [Orbit(delays=np.maximum(1, np.ceil(fitted.timing.gaps

@@ -92,6 +92,7 @@ def run_log(arguments: argparse.Namespace) -> None:
         compare_policies(str(arguments.file), keys)
         return
     from cqbjax.log_analysis import requests, retries, summary
+    from cqbjax.results import tables
 
     file = arguments.file
     if str(file) == "example" and not file.exists():
@@ -107,7 +108,8 @@ def run_log(arguments: argparse.Namespace) -> None:
         unlinked = [f"No retries: {error}"]
     if arguments.verb == "describe" or found is None:
         show(summary.describe(file, log, found, max_gap))
-        show([*unlinked, summary.format_models(log, found, max_gap)])
+        show(unlinked)
+        tables.print_table(summary.tabulate_models(log, found, max_gap), "Requests by LLM")
         return
     from cqbjax.log_analysis import fit, scenario
 

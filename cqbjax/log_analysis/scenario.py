@@ -284,8 +284,6 @@ def write_scenario(
     """
     below = folder / "conf" / "scenario" / name
     below.mkdir(parents=True, exist_ok=True)
-    for group in ("source", "arena"):
-        (folder / "conf" / group).mkdir(exist_ok=True)
     files = [below / one for one in ("arrays.npz", "arrivals.parquet", "gaps.parquet")]
     np.savez_compressed(files[0], about=json.dumps(about), **arrays._asdict())
     pl.DataFrame({"timestamp": timing.arrivals}).write_parquet(files[1])
@@ -310,17 +308,18 @@ def write_scenario(
         "service": service, "record": ["attempts", "dollars"],
         "table": "length",
     }  # fmt: skip
-    scenario = folder / "conf" / "scenario" / f"{name}.yaml"
-    begin = f"# @package _global_\n# cqbjax run scenario={name}\n"
-    scenario.write_text(begin + yaml.safe_dump(values, sort_keys=False))
     entered = values | {
         "defaults": ["_base", *values["defaults"]], "title": f"The log {name}", "version": 1,
         "horizon": choose_horizon(about, timing.arrival_rate), "table": "gap",
         "record": ["time_in_system", "attempts", "gave_up", "dollars"],
     }  # fmt: skip
-    task = folder / "conf" / "arena" / f"{name}.yaml"
-    begin = f"# @package _global_\n# The scenario that is fitted to {about['log']}.\n"
-    task.write_text(begin + yaml.safe_dump(entered, sort_keys=False))
-    other = folder / "conf" / "source" / f"{name}.yaml"
-    other.write_text(f"# From {about['log']}\n" + yaml.safe_dump(source, sort_keys=False))
-    return [scenario, other, *files, task]
+    whole = "# @package _global_\n"
+    for group, begin, content in (
+        ("arena", f"{whole}# The scenario that is fitted to {about['log']}.\n", entered),
+        ("source", f"# From {about['log']}\n", source),
+        ("scenario", f"{whole}# cqbjax run scenario={name}\n", values),
+    ):
+        files.insert(0, folder / "conf" / group / f"{name}.yaml")
+        files[0].parent.mkdir(exist_ok=True)
+        files[0].write_text(begin + yaml.safe_dump(content, sort_keys=False))
+    return files

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import scipy.stats
-from rich.table import Table
 
 from cqbjax.log_analysis.requests import RequestLog
 from cqbjax.log_analysis.retries import (
@@ -56,23 +55,6 @@ def tabulate_models(log: RequestLog, retries: Retries | None, max_gap: float) ->
             "seconds": own["latency"].mean(), "failed": int(own["failed"].sum()),
         })  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)
-
-
-def format_models(log: RequestLog, retries: Retries | None, max_gap: float) -> Table:
-    """Return `tabulate_models` as a printed table."""
-    shown = Table(box=None)
-    for header in ("LLM", "requests", "retried (95%)", "outcomes", "positive (95%)", "USD", "s",
-                   "failed"):  # fmt: skip
-        shown.add_column(header, justify="left" if header == "LLM" else "right")
-    for row in tabulate_models(log, retries, max_gap).iter_rows(named=True):
-        retried, positive = (
-            f"{row[key]:.3f} ({row[f'{key}_low']:.3f} to {row[f'{key}_high']:.3f})"
-            if row[key] == row[key] else "–" for key in ("retried", "positive")
-        )  # fmt: skip
-        usd, time = ("–" if row[key] is None else f"{row[key]:.3g}" for key in ("usd", "seconds"))
-        requests, outcomes, failed = (f"{row[key]:,}" for key in ("requests", "outcomes", "failed"))
-        shown.add_row(row["LLM"], requests, retried, outcomes, positive, usd, time, failed)
-    return shown
 
 
 def describe(path: Path, log: RequestLog, retries: Retries | None, max_gap: float) -> Iterator[str]:

@@ -137,5 +137,5 @@ def cqbjax_scenario(files, delays):
     from cqbjax.core.scenario import with_dynamics
     from cqbjax.dynamics import Orbit
 
-    source = scenario.make_posterior_pool(str(files[2]))
+    source = scenario.make_posterior_pool(str(files[3]))
     return with_dynamics(source, [Orbit(delays=np.maximum(1, np.ceil(delays)))], [])

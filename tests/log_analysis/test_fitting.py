@@ -212,7 +212,7 @@ def test_a_fitted_scenario_is_an_ordinary_source(planted, tmp_path):
     files = scenario.write_scenario(
         "ours", fitted.arrays, fitted.timing, fitted.about, tmp_path
     )  # fmt: skip
-    source = scenario.make_posterior_pool(str(files[2]))
+    source = scenario.make_posterior_pool(str(files[3]))
     problem = source.problem(1, 10)
     drawn = [
         jax.jit(source.draw_workload, static_argnums=2)(rng.run_key(seed), 0.5, problem).utilities
