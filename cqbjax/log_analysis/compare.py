@@ -291,12 +291,8 @@ def check_parity(comparison: Comparison) -> list[tuple[str, float, float, float]
     about = comparison.about
     pairs = [("attempts a query", about["attempts_a_query"], comparison.outcomes.attempts[0])]
     if len(about["models"]) > 1:
-        pairs += [
-            (f"retry rate of {name}", rate, simulated)
-            for (name, rate), simulated in zip(
-                about["retried"].items(), comparison.rates.T, strict=True
-            )
-        ]
+        retried = zip(about["retried"].items(), comparison.rates.T, strict=True)
+        pairs += [(f"retry rate of {name}", rate, some) for (name, rate), some in retried]
     if "stay" in about:
         # An answer that is shorter than a round takes one in the scenario.
         before_last = comparison.outcomes.wait[0] - about["round_seconds"] * comparison.service
@@ -305,15 +301,14 @@ def check_parity(comparison: Comparison) -> list[tuple[str, float, float, float]
             again = np.maximum(comparison.outcomes.attempts[0] - 1, 1e-9)
             cycle = about["pause"] + about["latency"]
             pairs.append(("time from a request to its retry (s)", cycle, before_last / again))
-    rows = [
-        (what, value, float(some.mean()),
-         float(min(1.0, 2 * min((1 + (some <= value).sum()) / (1 + len(some)),
-                                (1 + (some >= value).sum()) / (1 + len(some))))))
-        for what, value, some in pairs
-    ]  # fmt: skip
+    rows = []
+    for what, value, some in pairs:
+        tail = min((some <= value).sum(), (some >= value).sum())
+        chance = min(1.0, 2 * (1 + tail) / (1 + len(some)))
+        rows.append((what, value, float(some.mean()), float(chance)))
     if "hour" in about:
-        hour, *rates, chance = about["hour"]
-        rows.append((f"retry rate from {hour} to {hour + 1} o'clock", *rates, chance))
+        hour, *checked = about["hour"]
+        rows.append((f"retry rate from {hour} to {hour + 1} o'clock", *checked))
     return rows
 
 
@@ -330,10 +325,7 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     draws, noise = estimate_draws(values, comparison)
     both = _draw_both(draws, noise)
     ahead = np.quantile(both[number] - both, INNER[1], axis=1)
-    rivals = [
-        label for label, one in zip(comparison.labels, ahead, strict=True)
-        if one > spread and label != first
-    ]  # fmt: skip
+    rivals = np.flatnonzero(ahead > spread).tolist()
     unsupported = order["unsupported"][0]
     if unsupported > UNSUPPORTED:
         return (
@@ -343,10 +335,10 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
         )
     if not rivals or order["best"][0] >= BEST:
         return f"Recommended: {first}, best with probability {order['best'][0]:.2f}."
-    j = max((comparison.labels.index(one) for one in rivals), key=lambda one: ahead[one])
+    j = max(rivals, key=lambda rival: ahead[rival])
     by_data = float((draws[number] - draws[j]).var())
     by_seeds = float(noise[j, j] + noise[number, number] - 2 * noise[number, j])
-    named = f"{first} or {', '.join(rivals)}"
+    named = f"{first} or {', '.join(comparison.labels[rival] for rival in rivals)}"
     if by_seeds > by_data:
         return f"Not distinguished with seeds={values.shape[1]}: {named}; more seeds would tell."
     gap = max(table["queue"][j] - best, spread, 1e-9)

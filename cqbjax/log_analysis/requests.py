@@ -227,9 +227,10 @@ def _append(
         value = found.get(name)
         hashed = b"" if value is None else hash_text(str(value), salt)
         row[name] = int.from_bytes(hashed[:7], "big")
-    row["attempt"] = _to_attempt(found.get("attempt"))
+    attempt, status = found.get("attempt"), found.get("status")
+    row["attempt"] = to_number({"true": 1, "false": 0}.get(str(attempt).lower(), attempt))
     row["regenerated"] = str(found.get("regenerated", "")).lower() in (*YES, "1", "1.0")
-    row["status"] = not _is_failure(found.get("status"))
+    row["status"] = not (str(status).lower() in FAILED or to_number(status) >= 400)
     answer = found.get("answer")
     row["empty"] = "answer" in found and not str(answer).strip()
     row |= {name: to_number(found.get(name)) for name in NUMBERS}
@@ -237,16 +238,6 @@ def _append(
     row["copy"] = hash(tuple(str(value) for value in found.values())) if "time" in found else 0
     for name, values in lists.items():
         values.append(row[name])
-
-
-def _to_attempt(value: Any) -> float:
-    text = str(value).lower()
-    return float(text == "true") if text in ("true", "false") else to_number(value)
-
-
-def _is_failure(value: Any) -> bool:
-    code = to_number(value)
-    return str(value).lower() in FAILED or code >= 400 or (value is False)
 
 
 def _clean(
@@ -312,15 +303,11 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, list[str]]:
     zone = text.str.extract(r"^\d{4}-\d\d-\d\d.*\d(Z|[+-]\d\d:?\d\d| ?UTC)$").str.strip_chars()
     body = text.str.replace(r"(\d)(Z|[+-]\d\d:?\d\d| ?UTC)$", "$1").str.replace(" ", "T")
     body = body.str.replace(r"(\.\d{6})\d+$", "$1")
-    naive = pl.Series([None] * len(column), dtype=pl.Datetime("us"))
-    for form in ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d"):
-        some = (text if form == "%Y-%m-%d" else body).str.to_datetime(form, strict=False)
-        naive = naive.fill_null(some.dt.cast_time_unit("us")) if len(some) else naive
-    sign = zone.str.extract(r"^([+-])").replace_strict(["+", "-"], [60, -60], default=0)
-    digits = zone.str.replace_all(r"\D", "")
-    minutes = digits.str.slice(0, 2).cast(pl.Int64, strict=False) * 60
-    minutes = (minutes + digits.str.slice(2, 2).cast(pl.Int64, strict=False)).fill_null(0)
-    iso = naive.dt.epoch("us") / 1e6 - (sign.fill_null(0) * minutes)
+    body = body.str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00")
+    dated = body + zone.str.replace("Z|UTC", "+00:00").fill_null("+00:00")
+    iso = pl.Series([None] * len(column), dtype=pl.Datetime("us", "UTC"))
+    for form in ("%Y-%m-%dT%H:%M:%S%.f%z", "%Y-%m-%dT%H:%M%z"):
+        iso = iso.fill_null(dated.str.to_datetime(form, time_unit="us", strict=False))
     number = text.cast(pl.Float64, strict=False).fill_nan(None)
     seconds, notes = number, []
     for unit, (least, factor) in UNITS.items():
@@ -332,13 +319,13 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, list[str]]:
     small = int((number.abs() < UNITS["s"][0]).sum())
     if small:
         notes.append(f"Times: {small:,} numbers, seconds from the start of the log.")
-    if naive.null_count() < len(naive):
-        zones = zone.fill_null("no zone, taken as UTC").filter(naive.is_not_null())
+    if iso.null_count() < len(iso):
+        zones = zone.fill_null("no zone, taken as UTC").filter(iso.is_not_null())
         counts = zones.value_counts(sort=True)
         names = [f"{name} ({count:,})" for name, count in counts.iter_rows()]
         mixed = "; the zones are mixed" if len(names) > 1 else ""
         notes.append(f"Times: ISO 8601, {', '.join(names)}{mixed}.")
-    return iso.fill_null(seconds), notes
+    return (iso.dt.epoch("us") / 1e6).fill_null(seconds), notes
 
 
 def _parse_outcome(column: pl.Series) -> tuple[pl.Series, list[str]]:

@@ -62,11 +62,12 @@ def find_retries(
                 f"the log marks no retries and has no {what}, so they cannot be linked: map a "
                 f"column with columns={{{what}: NAME}}."
             )
-    default = SIMILAR_WORDS if log.embeddings is None else SIMILAR_EMBEDDINGS
+    kind, default = "words", SIMILAR_WORDS
+    if log.embeddings is not None:
+        kind, default = "embeddings", SIMILAR_EMBEDDINGS
     rule = LinkingRule(default if threshold is None else threshold)
     vectors = similarity_vectors(log) if rule.threshold < 1 else None
     before = _link(log, rule, vectors, max_gap)
-    kind = "words" if log.embeddings is None else "embeddings"
     how = (
         f"linked: same user, cosine of {kind} at least {rule.threshold:g}, within {max_gap:g} s "
         "of the answer"
@@ -140,9 +141,7 @@ def _link(
     )  # fmt: skip
     chains = link_conversations(linked, vectors, rule)
     members = rows["row"].to_numpy()[chains.members].astype(np.int64)
-    follows = np.ones(len(members), bool)
-    follows[chains.first[:-1]] = False
-    later = np.flatnonzero(follows)
+    later = np.setdiff1d(np.arange(len(members)), chains.first)
     before[members[later]] = members[later - 1]
     if log.timed:
         time, ended = log.frame["time"].to_numpy(), log.frame["ended"].to_numpy()
@@ -153,20 +152,15 @@ def _link(
 def _follow(before: np.ndarray, how: str, rule: LinkingRule | None) -> Retries:
     """Return the retries with the first row and the number of attempts of each query."""
     query, attempt = np.arange(len(before)), np.ones(len(before), np.int64)
-    step = before.copy()
-    while (step >= 0).any():
-        moved = step >= 0
-        query[moved] = step[moved]
-        attempt[moved] += 1
-        step[moved] = before[step[moved]]
+    for row in np.flatnonzero(before >= 0):  # in order: a retry comes after what it retries
+        query[row] = query[before[row]]
+        attempt[row] = attempt[before[row]] + 1
     return Retries(before, query, attempt, how, rule)
 
 
 def find_retried(retries: Retries) -> np.ndarray:
     """Return whether each request was retried: [n] bool."""
-    retried = np.zeros(len(retries.before), bool)
-    retried[retries.before[retries.before >= 0]] = True
-    return retried
+    return np.isin(np.arange(len(retries.before)), retries.before)
 
 
 def find_labelled(log: RequestLog, retries: Retries, max_gap: float = MAX_GAP) -> np.ndarray:

@@ -251,12 +251,10 @@ def measure_timing(
     # A gap g is seen only after answers that came at least g before the end of the log.
     left = np.sort(frame["time"][-1] - frame["ended"].to_numpy())
     seen = len(left) - np.searchsorted(left, gaps)
-    weight = 1 / np.maximum(seen, 1)
-    order, levels = np.argsort(gaps), (np.arange(MAX_GAPS) + 0.5) / MAX_GAPS
-    table = np.ones(1)
+    levels, table = (np.arange(MAX_GAPS) + 0.5) / MAX_GAPS, np.ones(1)
     if len(gaps):
-        mass = np.cumsum(weight[order])
-        table = gaps[order][np.searchsorted(mass, levels * mass[-1]).clip(0, len(gaps) - 1)]
+        weight = 1 / np.maximum(seen, 1)
+        table = np.quantile(gaps, levels, weights=weight, method="inverted_cdf")
         # Whole rounds are rounded up, and an attempt takes one at least: on average neither counts.
         usual = float(np.average(seconds, weights=weights))
         table = np.maximum(table + 0.5 * length - max(length - usual, 0.0), 1e-3)
