@@ -6,9 +6,12 @@ begin with a constant, and the LLM j(i),
     P(y_i = 1) = sigmoid(x_i' beta_j(i)),    beta_je = mu_e + delta_je,
 
 where mu_e ~ N(0, s_e^2) is shared and delta_je ~ N(0, tau_e^2) is the LLM's: partial pooling. The
-fit estimates s_e and tau_e of each feature by expectation maximisation. The posterior is Gaussian
-at its mode (Laplace), with a covariance that is widened by the design effect of users, whose
-requests are not independent.
+fit estimates s_e and tau_e of each feature by expectation maximisation. The posterior is the
+Gaussian that is nearest in Kullback-Leibler divergence, with v_i the variance of x_i' beta_j(i):
+its mean solves sum_i x_i (y_i - E sigmoid) = prior precision times mean, where E sigmoid is
+sigmoid(x_i' beta_j(i) / sqrt(1 + pi v_i / 8)). At the mode in its place (Laplace), departures that
+are frequent would be too rare on average. Its covariance is widened by the design effect of users,
+whose requests are not independent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -211,10 +214,11 @@ def fit_departures(
     laws = np.array([CONSTANT, *[scale] * (size - 1)]).T ** 2
     laws[0] = number * laws[0] + laws[1]
     begin, beta, left = laws.copy(), np.zeros((number, size)), STEPS
-    flat = _make_precision(laws, number)
+    flat, wide = _make_precision(laws, number), np.ones(len(rows))
     for _ in range(50 + 50 * STEPS):
-        chance = expit(np.einsum("ne,ne->n", rows, beta[model]))
-        weighted = rows * (chance * (1 - chance))[:, None]
+        # The mean of sigmoid(l) is nearly sigmoid(E l / wide).
+        chance = expit(np.einsum("ne,ne->n", rows, beta[model]) / wide)
+        weighted = rows * (chance * (1 - chance) / wide)[:, None]
         score = rows * (departs - chance)[:, None]
         gradient = np.concatenate([score[block].sum(axis=0) for block in blocks])
         hessian = scipy.linalg.block_diag(*(weighted[b].T @ rows[b] for b in blocks))
@@ -223,11 +227,18 @@ def fit_departures(
         beta += (step * min(1.0, 3.0 / max(np.abs(step).max(), 1e-12))).reshape(beta.shape)
         if np.abs(step).max() > (1e-2 if left else 1e-6):
             continue
-        if not left:
+        if left < 0 or not (left or with_root):
             break
         left -= 1
         inverse = scipy.linalg.cho_solve(root, np.eye(len(flat)))
         covariance = inverse.reshape(number, size, number, size)
+        if left < 0:
+            for j, block in enumerate(blocks):
+                variance = np.einsum(
+                    "ne,ef,nf->n", rows[block], covariance[j, :, j], rows[block], optimize=True
+                )
+                wide[block] = np.sqrt(1 + np.pi / 8 * variance)
+            continue
         mean = (beta.sum(axis=0) ** 2 + np.einsum("neme->e", covariance)) / number
         total = (beta**2).sum(axis=0) + np.einsum("nene->e", covariance)
         moments, counts = np.array([mean, total - mean]), np.array([[1], [number - 1]])

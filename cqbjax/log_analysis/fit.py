@@ -25,6 +25,7 @@ from cqbjax.log_analysis.scenario import (
 from cqbjax.log_analysis.summary import estimate_share
 from cqbjax.logs.shards import LogError
 
+SOME = 100  # draws of which departures are averaged
 FEWEST, FEWEST_USERS = 100, 30  # attempts whose outcome is known; users that are clusters
 FEWEST_IN_AN_HOUR = 30  # attempts in an hour of the day whose retry rate is checked
 # The share of retries that follow a failure, in public audits; swept in the report.
@@ -97,9 +98,12 @@ def fit_log(
     chosen = departures.choose_contexts(attempts, candidates, number, contexts)
     x = chosen.contexts
     mean = np.einsum("k,kne->ne", chosen.weights, [one.mean for one in chosen.fits])
-    chances = expit(x @ mean.T)
     draws = chosen.draw(np.random.default_rng(seed), DRAWS)
-    values = np.stack([expit(x[attempts.text] @ one.T).mean(axis=0) for one in draws[:50]])
+    chances, values = np.zeros((len(x), number)), np.zeros((SOME, number))
+    for drawn, value in zip(draws, values, strict=False):
+        chance = expit(x @ drawn.T)
+        chances += chance / SOME
+        value[:] = chance[attempts.text].mean(axis=0)
     logged = frame["propensity"].to_numpy()[labelled]
     known = None if np.isnan(logged.astype(float)).any() else logged
     # Propensities follow the prompt even where departures do not.

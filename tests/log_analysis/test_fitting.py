@@ -229,6 +229,17 @@ def test_a_fitted_scenario_is_an_ordinary_source(planted, tmp_path):
         scenario.make_posterior_pool(str(files[0]))
 
 
+def test_draws_depart_as_often_as_the_log_however_uncertain_they_are():
+    draw = np.random.default_rng(3)
+    x = np.column_stack([np.ones(300), draw.normal(size=(300, 20))])
+    departs = (draw.uniform(size=300) < 0.9).astype(float)
+    every = departures.Attempts(np.arange(300), np.zeros(300, int), departs, np.arange(300))
+    fitted = departures.fit_departures(every, x, 1, (1.0, 1.0))
+    drawn = expit(np.einsum("te,dne->dt", x, fitted.draw(draw, 2000))).mean()
+    # At the mode of the posterior, they would depart 0.017 too rarely.
+    assert abs(drawn - departs.mean()) < 0.006
+
+
 @pytest.mark.slow
 def test_a_scenario_runs_in_the_folder_where_it_was_fitted(tmp_path):
     def call(*words):
