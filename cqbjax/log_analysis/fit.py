@@ -9,19 +9,12 @@ import scipy.stats
 import threadpoolctl
 from scipy.special import expit, logit
 
-from cqbjax.log_analysis import departures, overlap
+from cqbjax.log_analysis import departures, overlap, scenario
 from cqbjax.log_analysis.departures import Attempts, ChosenContexts, OutcomeLevel
 from cqbjax.log_analysis.overlap import Overlap
 from cqbjax.log_analysis.requests import RequestLog
 from cqbjax.log_analysis.retries import Retries, find_labelled, find_retried, measure_gaps
-from cqbjax.log_analysis.scenario import (
-    DRAWS,
-    MAX_PROMPTS,
-    ScenarioArrays,
-    Timing,
-    correct_log_odds,
-    measure_timing,
-)
+from cqbjax.log_analysis.scenario import ScenarioArrays, Timing, correct_log_odds
 from cqbjax.log_analysis.summary import estimate_share
 from cqbjax.logs.shards import LogError
 
@@ -98,7 +91,7 @@ def fit_log(
     chosen = departures.choose_contexts(attempts, candidates, number, contexts)
     x = chosen.contexts
     mean = np.einsum("k,kne->ne", chosen.weights, [one.mean for one in chosen.fits])
-    draws = chosen.draw(np.random.default_rng(seed), DRAWS)
+    draws = chosen.draw(np.random.default_rng(seed), scenario.DRAWS)
     chances, values = np.zeros((len(x), number)), np.zeros((SOME, number))
     for drawn, value in zip(draws, values, strict=False):
         chance = expit(x @ drawn.T)
@@ -112,18 +105,20 @@ def fit_log(
     slope = (chances * (1 - chances))[attempts.text].mean(axis=0)
     bias, error = (one / slope for one in overlap.estimate_bias(checks.table))
     mean[:, 0] += bias
-    draws[:, :, 0] += bias + error * np.random.default_rng(seed + 1).standard_normal(
-        draws.shape[:2]
-    )
+    noise = np.random.default_rng(seed + 1).standard_normal(draws.shape[:2])
+    draws[:, :, 0] += bias + error * noise
     level = departures.find_outcome_level(
         retries.query[labelled], retries.attempt[labelled], attempts,
         chances[attempts.text, attempts.model],
     )  # fmt: skip
-    timing, notes = measure_timing(log, retries, round_seconds, channels, arrivals == "profile")
+    timing, notes = scenario.measure_timing(
+        log, retries, round_seconds, channels, arrivals == "profile"
+    )
     low, high = _bound_satisfaction(log, attempts, labelled, chances, departures.standardize(x))
     # Prompts of the pool: a sample of the queries, each as often as it came.
     first = every.text[retries.before < 0]
-    sample = first[np.random.default_rng(seed).permutation(len(first))[:MAX_PROMPTS]]
+    order = np.random.default_rng(seed).permutation(len(first))
+    sample = first[order[: scenario.MAX_PROMPTS]]
     # Retries that follow no failure are new queries.
     queries = frame.height - precision * (frame.height - len(first))
     timing = timing._replace(arrival_rate=timing.arrival_rate * queries / len(first))

@@ -35,10 +35,6 @@ NO = ("negative", "thumbs_down", "down", "bad", "dislike", "disliked", "rejected
       "unsatisfied")  # fmt: skip
 FAILED = ("failure", "failed", "error", "false", "timeout", "cancelled")
 VERSION = re.compile(r"([-@:](\d{4}-\d\d-\d\d|\d{4,8}|latest|v\d+))+$")
-STATISTICS = (
-    "letters", "words", "lines", "digits", "capitals", "punctuation", "not ASCII", "code",
-    "a question",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +48,8 @@ class RequestLog:
             `outcome` in {0, 1}, `prompt_tokens`, `tokens`, `cost`, `latency`, `failed`, `empty`.
         models: [N] names of the LLMs, most requests first.
         words: [texts, `WORD_FEATURES`] hashed counts of words and pairs.
-        statistics: [texts, `STATISTICS`].
+        statistics: [texts, 9] letters, words, lines, digits, capitals, punctuation, letters that
+            are not ASCII, whether there is code, and whether there is a question mark.
         embeddings: [texts, d] as given in the log, or None.
         timed: whether the log has times.
         with_prompts: whether texts are prompts, and not only a description of the request.
@@ -134,7 +131,7 @@ class PromptReader:
 
 
 def _compute_statistics(texts: Sequence[str]) -> np.ndarray:
-    """Return the statistics of prompts: [texts, `STATISTICS`]."""
+    """Return the statistics of prompts: [texts, 9], those of `RequestLog`."""
     text, size = pl.Series(texts).str, pl.Series(texts).str.len_chars().cast(pl.Float64)
     shares = [
         text.count_matches(kind) / size.clip(1)
@@ -267,10 +264,9 @@ def _clean(
         if hit.height:
             add_bad(bad, reason, int(hit["line"].min() or 0), hit.height)  # type: ignore[arg-type]
             frame = frame.filter(~fault.fill_null(False))
-    again = (
-        ((pl.col("request") != 0) & ~pl.col("request").is_first_distinct())
-        | ((pl.col("copy") != 0) & ~pl.col("copy").is_first_distinct())
-    )  # fmt: skip
+    again = pl.any_horizontal(
+        (pl.col(name) != 0) & ~pl.col(name).is_first_distinct() for name in ("request", "copy")
+    )
     copies = frame.filter(again)
     if copies.height:
         notes.append(
@@ -311,11 +307,10 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, list[str]]:
     number = text.cast(pl.Float64, strict=False).fill_nan(None)
     seconds, notes = number, []
     for unit, (least, factor) in UNITS.items():
-        inside = (number.abs() >= least).fill_null(False)
-        largest = (number.abs() < 1000 * least).fill_null(False)
-        if (inside & largest).any():
-            notes.append(f"Times: {int((inside & largest).sum()):,} numbers, {unit} since 1970.")
-        seconds = seconds.zip_with(~(inside & largest), number / factor)
+        inside = number.abs().is_between(least, 1000 * least, closed="left").fill_null(False)
+        if inside.any():
+            notes.append(f"Times: {int(inside.sum()):,} numbers, {unit} since 1970.")
+        seconds = seconds.zip_with(~inside, number / factor)
     small = int((number.abs() < UNITS["s"][0]).sum())
     if small:
         notes.append(f"Times: {small:,} numbers, seconds from the start of the log.")

@@ -88,17 +88,15 @@ def similarity_vectors(log: RequestLog) -> np.ndarray:
 
 def _read_marked(frame: pl.DataFrame) -> tuple[np.ndarray, str] | None:
     """Return the row that each request retries as the log marks it, and how; None: it does not."""
-    rows = frame.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    rows = frame.with_columns(row=pl.int_range(pl.len()))
     if (frame["retry_of"] != 0).any():
         first = rows.filter(pl.col("request") != 0).unique("request", keep="first")
-        known = first.select(retry_of="request", before="row")
-        joined = rows.join(known, on="retry_of", how="left", maintain_order="left")
-        before = joined["before"].fill_null(-1).to_numpy()
+        found = rows["retry_of"].replace_strict(first["request"], first["row"], default=-1)
+        before = found.to_numpy()
         return np.where(before < np.arange(len(before)), before, -1), "as the log says (retry_of)"
     if (frame["chain"] != 0).any():
-        one = pl.when(pl.col("chain") != 0).then(pl.col("row").shift(1).over("chain")).otherwise(-1)
+        one = pl.when(pl.col("chain") != 0).then(pl.col("row").shift(1).over("chain"))
         return rows.select(one.fill_null(-1)).to_series().to_numpy(), "as the log says (chain)"
-    previous = pl.col("row").shift(1).over("user").fill_null(-1)
     least = frame["attempt"].min()
     if least is not None and frame["attempt"].max() != least:
         again = (pl.col("attempt") > least).fill_null(False)
@@ -108,8 +106,8 @@ def _read_marked(frame: pl.DataFrame) -> tuple[np.ndarray, str] | None:
         how = "as the log says (regenerated): the user's next request"
     else:
         return None
-    one = pl.when(again & (pl.col("user") >= 0)).then(previous).otherwise(-1)
-    return rows.select(one).to_series().to_numpy(), how
+    one = pl.when(again & (pl.col("user") >= 0)).then(pl.col("row").shift(1).over("user"))
+    return rows.select(one.fill_null(-1)).to_series().to_numpy(), how
 
 
 def _link(
