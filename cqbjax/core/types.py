@@ -198,8 +198,8 @@ class Observation(NamedTuple):
         utilities: [C, N] true utilities of each slot's query; None unless the policy needs
             `true_utilities`.
         available: [N] bool which servers answer this round; None: all of them, in every round.
-        run_length: T and T^(-1/2) of this run if its program was compiled for a longer horizon,
-            else None.
+        run_length: the horizon T of this run, and T^(-1/2), which exploration of CQB-eps needs, if
+            the program was compiled for a longer horizon; else None, and T is `problem.horizon`.
     """
 
     problem: Problem

@@ -80,7 +80,8 @@ def sweep(
             function `cqbjax.sweep` also takes a list of labels of `cqbjax.policy`, such as
             `["acqb", "random"]`, and routers, which it trains for each seed.
         source: where queries come from; a `cqbjax.datasets.dataset_source` for routers.
-        arrival_rate: [L] rates lambda, queries per round, each in [0, 1].
+        arrival_rate: [L] rates lambda, mean queries per round: in [0, 1] if at most one query
+            arrives per round, else any that the source accepts.
         horizon: T, rounds.
         num_seeds: S, how many seeds.
         first_seed: the first seed; the others follow it.

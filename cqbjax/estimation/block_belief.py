@@ -33,7 +33,8 @@ class BlockBelief:
 
     Attributes:
         problem: shapes.
-        exact_steps: 0: visit one page per round; n > 0: visit every page n times per round.
+        exact_steps: 0: visit one page of the history (a block of its rows) per round; n > 0: visit
+            every page n times per round.
         sweeps: after that, so many visits of a page of every block, and joint steps of all blocks.
     """
 
