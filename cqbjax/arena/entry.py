@@ -12,7 +12,7 @@ from cqbjax.arena.board import Board, read_board, tabulate_point
 from cqbjax.arena.report import write_report
 from cqbjax.arena.tasks import Composer, Contestant, PreparedTask, Request, prepare_entry
 from cqbjax.core import backend
-from cqbjax.core.contract import is_third_party, policy_error
+from cqbjax.core.contract import is_third_party, policy_error, prefix_errors
 from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import display, loop, shards
@@ -69,7 +69,8 @@ def check_contestant(label: str, policy: Any, seed: int = 0) -> None:
     if isinstance(policy, OfflinePolicy):
         # There is no policy to check before it is trained.
         if is_third_party(policy):
-            raise ValueError(f"policy {label} cannot be checked: it is trained before it runs")
+            text = f"policy {label} cannot be checked: it is trained before it runs"
+            raise ValueError(f"{text}; `cqbjax run arena=TASK` can run it")
         return
     why = policy_error(policy, SINGLE)
     if why is not None:
@@ -77,7 +78,9 @@ def check_contestant(label: str, policy: Any, seed: int = 0) -> None:
         raise ValueError(f"policy {label} must play N=4, K=1, d=3, but: {why}")
     for problem in (SINGLE, PROBLEM):
         if policy_error(policy, problem) is None:
-            check_policy(policy, problem, seed, uncompiled=False)
+            # A policy that answers with one LLM must say so, or this fails at K = 2.
+            with prefix_errors(f"at K={problem.assortment_size} (`check` may reject other K)"):
+                check_policy(policy, problem, seed, uncompiled=False)
     check_fairness(policy, seed)
 
 

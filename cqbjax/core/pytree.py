@@ -40,7 +40,7 @@ def static(**kwargs: Any) -> Any:
 
 
 def option(**kwargs: Any) -> Any:
-    """Declare a field of a `Literal` type; its leaf is the index of the chosen string.
+    """Declare a field whose type is a `Literal`; its leaf is the index of the chosen string.
 
     Programs read it with `option_index`, which accepts the string or the (traced) index.
     """
@@ -106,6 +106,10 @@ def _literals(cls: Any) -> dict[str, Any]:
         for part in (kind, *get_args(kind)):
             if get_origin(part) is Literal:
                 literals[name] = part
+    for one in dataclasses.fields(cls):
+        if one.metadata.get("option") and one.name not in literals:
+            text = f"{cls.__name__}.{one.name} is an option, so its type must be a Literal"
+            raise ValueError(f"{text}, such as Literal['a', 'b']")
     return literals
 
 

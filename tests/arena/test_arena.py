@@ -46,6 +46,15 @@ class Single(EpsilonGreedy):
 
 
 @pytree
+class Silent(EpsilonGreedy):
+    """Answers with one LLM alone, and does not say so."""
+
+    def select(self, key, state, observation):
+        action = super().select(key, state, observation)
+        return action._replace(servers=action.servers[:1])
+
+
+@pytree
 class Peeks(RandomRouting):
     """Looks through its callers for what its source has drawn."""
 
@@ -403,6 +412,7 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
     ("name", "said"),
     [
         ("Trained", "policy Trained cannot be checked: it is trained before it runs"),
+        ("Silent", "at K=2 (`check` may reject other K): "),
         ("Hides", "policy Hides must play N=4, K=1, d=3, but: not with four"),
         ("Peeks", "must not see the true utilities"),
         ("Remembers", "select and update must be pure"),

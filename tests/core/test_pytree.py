@@ -51,6 +51,15 @@ def test_a_tree_is_taken_apart_and_put_together_field_by_field():
         Mine(1.0)
 
 
+def test_an_option_without_words_is_named():
+    @pytree.pytree
+    class Wrong:
+        rule: Any = option(default="first")
+
+    with pytest.raises(ValueError, match="Wrong.rule is an option, so its type must be a Literal"):
+        jax.tree.leaves(Wrong())
+
+
 def test_a_word_is_where_it_stands_and_no_other_is_taken():
     assert [pytree.option_index(Rule, one) for one in ("first", "last")] == [0, 1]
     for already in (np.int32(1), jnp.int32(1), jax.ShapeDtypeStruct((), jnp.int32)):
