@@ -79,8 +79,8 @@ def test_the_board_that_comes_is_shown_with_a_card_a_policy(shown):
     labels = {*known.rows["policy"]} - {"optimal"}
     assert text.count("<h3 id=") == len(known.notes) and text.count("<dt>Sees</dt>") == len(labels)
     assert text.count("<img ") == 2 + len(known.notes)
-    assert "It tests what a policy does with a retrial." in text, "what a task's file says of it"
-    assert "exploration on arrivals. Here: oldest first." in text, "what a policy's does"
+    assert "The task tests what a policy does with a retrial." in text, "what a task's file says"
+    assert "with decaying probability. Here: oldest first." in text, "what a policy does"
     assert {*pl.read_csv(shown.parent / "table.csv")["by"]} == {"board"}
     assert shown.stat().st_size < 2_000_000
 
