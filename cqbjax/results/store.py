@@ -120,8 +120,8 @@ def load_points(
     """Read the points under folders, in the order of their names.
 
     If a point was computed several times, with different configurations, data or code, only the
-    newest result is returned, with all its arrival rates and seeds. It is the one that a command
-    computed, or found already stored, last. If the seeds of this result differ between policies or
+    newest result is returned, with all its arrival rates and seeds: that of the last command that
+    computed the point or found it stored. If the seeds of this result differ between policies or
     rates, several datasets are returned, each without missing values.
 
     Args:
