@@ -35,7 +35,7 @@ class BlockBelief:
         problem: shapes.
         exact_steps: 0: visit one page of the history (a block of its rows) per round; n > 0: visit
             every page n times per round.
-        sweeps: after that, so many visits of a page of every block, and joint steps of all blocks.
+        sweeps: how often a round then visits the next page of every block and takes a joint step.
     """
 
     problem: Problem

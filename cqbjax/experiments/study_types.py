@@ -156,11 +156,13 @@ class StudyType:
     def divide(
         self, points: Sequence[PreparedPoint], min_shards: int = 1
     ) -> list[list[PreparedPoint]]:
-        """Divide points into shards, which run and are stored together; by default, by policy.
+        """Divide points into shards, which run and are stored together.
+
+        By default, each policy of each point is a shard, whatever `min_shards` is.
 
         Args:
             points: each with the policies that will run.
-            min_shards: least number of shards, if there are enough points: no point is divided.
+            min_shards: least number of shards to aim for. Sweeps do not divide a point.
         """
         return [
             [one._replace(policies={label: policy})]
