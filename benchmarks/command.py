@@ -25,7 +25,7 @@ import benchmarks  # noqa: E402
 from benchmarks import compile_for_gpu  # noqa: E402
 from cqbjax.cli import _compose  # noqa: E402
 from cqbjax.cli._command import Arguments, run_plain  # noqa: E402
-from cqbjax.cli._instantiate import make, make_policies  # noqa: E402
+from cqbjax.cli._instantiate import make  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.core.files import check_writable  # noqa: E402
 from cqbjax.experiments import study_types  # noqa: E402
@@ -83,5 +83,5 @@ def time_composing(words: Sequence[str]) -> float:
         sources: dict[str, Any] = {}
         for one in _compose.compose_jobs(jobs):
             _compose.check_words(one.words, [one.config])
-            study_types.prepare_points(one.config, make, make_policies, one.swept, sources)
+            study_types.prepare_points(one.config, make, one.swept, sources)
         return time.perf_counter() - begun

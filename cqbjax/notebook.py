@@ -56,8 +56,7 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
         (job,) = _compose.compose_jobs([[f"policy=[{label}]"]])
     read = {*re.findall(r"\$\{(\w+)\}", str(job.config.uninterpolated()["policy"]))}
     keys = {key: value for key, value in {**study, **constants}.items() if key in read}
-    made: Any
-    (made,) = _instantiate.make_policies(job.config.with_values(keys)["policy"]).values()
+    (made,) = map(_instantiate.make, job.config.with_values(keys)["policy"].values())
     attributes = {field.name for field in dataclasses.fields(made) if field.init}
     for key in constants.keys() - read - attributes:
         raise ValueError(

@@ -16,7 +16,7 @@ import polars as pl
 from cqbjax.arena import scores, tasks
 from cqbjax.arena.board import tabulate_point
 from cqbjax.cli._compose import compose_jobs, initialize_hydra
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.core import backend
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import display, loop, shards
@@ -46,7 +46,7 @@ def run_setting(
     task: tasks.Task, label: str, setting: dict[str, float], folder: Path, data_dir: str
 ) -> pl.DataFrame:
     """Return the score of each run of a policy with some constants in a task."""
-    composer = tasks.Composer(lambda words: compose_jobs([words])[0].config, make, make_policies)
+    composer = tasks.Composer(lambda words: compose_jobs([words])[0].config, make)
     words = [f"policy=[random,{label}]"]
     words += [f"policy.{label}.{key}={value}" for key, value in setting.items()]
     name = "-".join([task.name, label, *(f"{value:g}" for value in setting.values())])
@@ -56,9 +56,7 @@ def run_setting(
     index = shards.index_of([ready], folder / name)
     left = shards.select_missing([ready], index)
     with show_progress() as progress:
-        lost = loop.run_points(
-            left, index, (make, make_policies), progress, display.make_console(), fail_fast=True
-        )
+        lost = loop.run_points(left, index, make, progress, display.make_console(), fail_fast=True)
     assert not lost, lost
     (point,) = shards.read_back([ready], index)
     return scores.add_scores(tabulate_point(point, task.name))

@@ -206,7 +206,7 @@ class OfflineValue(StudyType):
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Return a point whose policies are the baselines and each router once."""
         config = point.config
-        source, policies = factory.make_once(config.source), factory.policies(config.policy)
+        source, policies = factory.make_once(config.source), factory.make_each(config.policy)
         routers, head = select_models(policies)
         trained = {label: TrainedRouter(router) for label, router in routers.items()}
         attributes = None

@@ -136,7 +136,7 @@ def be_child(words: Sequence[str]) -> None:
     from names import alike
 
     from cqbjax.cli import _compose
-    from cqbjax.cli._instantiate import make, make_policies
+    from cqbjax.cli._instantiate import make
     from cqbjax.core import backend
     from cqbjax.engine.progress import Reporter
     from cqbjax.experiments import study_types
@@ -157,7 +157,7 @@ def be_child(words: Sequence[str]) -> None:
             found.clear()
             try:
                 (job,) = _compose.compose_jobs([[*case.words, *words]])
-                ready = study_types.prepare_points(job.config, make, make_policies, cache=kept)
+                ready = study_types.prepare_points(job.config, make, cache=kept)
                 ready[0].study_type.estimate(ready, Reporter())
                 outcome = f"names alike: {', '.join(found)}" if found else FINE
             except (ValueError, OSError) as error:

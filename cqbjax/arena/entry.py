@@ -51,7 +51,7 @@ def enter(request: Request, composer: Composer) -> bool:
 def _validate(contestant: Contestant, composer: Composer) -> None:
     """Instantiate a policy, and check it."""
     config = composer.compose(contestant.overrides())
-    check_contestant(contestant.label, composer.make_policies(config.policy)[contestant.label])
+    check_contestant(contestant.label, composer.make(config.policy[contestant.label]))
 
 
 def check_contestant(label: str, policy: Any, seed: int = 0) -> None:
@@ -133,10 +133,9 @@ def _run_entries(
         name = entry.task.name
         if left[name]:
             console.print(f"[{number + 1}/{len(entries)}] {entry.task.title}", markup=False)
-            factories = composer.make, composer.make_policies
             with show_progress() as progress:
                 lost = loop.run_points(
-                    left[name], indices[name], factories, progress, console, fail_fast=False
+                    left[name], indices[name], composer.make, progress, console, fail_fast=False
                 )
             if lost:
                 failed[name] = next(iter(lost.values()))

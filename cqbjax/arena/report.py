@@ -158,7 +158,7 @@ def _describe_policies(
     synthetic, config = (
         composer.compose([f"arena={task}", words]) for task in ("paper", "paretobandit")
     )
-    policies = composer.make_policies(config.policy)
+    policies = {label: composer.make(node) for label, node in config.policy.items()}
     for label in labels:
         rows, policy = table.filter(policy=label), policies[label]
         worst = rows.drop_nulls("score").sort("score").head(1)

@@ -96,12 +96,10 @@ class Composer(NamedTuple):
     Attributes:
         compose: overrides, `key=value` -> configuration.
         make: configuration -> object.
-        make_policies: configurations by label -> policies by label.
     """
 
     compose: Callable[[Sequence[str]], ComposedConfig]
     make: Callable[[Config], Any]
-    make_policies: Callable[[Config], Mapping[str, Any]]
 
     def prepare(
         self, config: ComposedConfig, cache: dict[str, Any] | None = None
@@ -109,7 +107,7 @@ class Composer(NamedTuple):
         """Return the only point of a task, validated."""
         from cqbjax.experiments import study_types
 
-        (ready,) = study_types.prepare_points(config, self.make, self.make_policies, cache=cache)
+        (ready,) = study_types.prepare_points(config, self.make, cache=cache)
         return ready
 
 
@@ -230,9 +228,9 @@ def _compute_key(config: ComposedConfig, composer: Composer, cache: dict[str, An
     from cqbjax.experiments import grid, study_types
     from cqbjax.experiments.study import Factory
 
-    factory = Factory(composer.make, composer.make_policies, cache)
+    factory = Factory(composer.make, cache)
     (point,) = study_types.make_study_type(config, factory.make_once).compose(
         grid.compose(config), config, {}
     )
-    ready = study_types.prepare_point(point, factory)
+    ready = factory.make_once(point.config.kind).prepare(point, factory)
     return ready.study_type.cache_key(ready)

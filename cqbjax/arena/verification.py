@@ -111,7 +111,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     for number in rng.permutation(len(samples))[: int(values["samples"])]:
         sample = samples[number]
         if sample.label not in checked:
-            policy = composer.make_policies(sample.config.policy)[sample.label]
+            policy = composer.make(sample.config.policy[sample.label])
             check_contestant(sample.label, policy, int(rng.integers(2**20)))
             checked.add(sample.label)
         _repeat(sample, rng, composer)
@@ -240,8 +240,9 @@ def _run_secret_seeds(
 
     first = int(rng.integers(*SECRET_RANGE))
     ready = sample.prepare(range(first, first + SECRET), composer)
-    policies = composer.make_policies(composer.compose([f"policy=[{scores.RANDOM}]"]).policy)
-    policies, how = {**policies, **ready.policies}, f"{SECRET} secret seeds"
+    node = composer.compose([f"policy=[{scores.RANDOM}]"]).policy[scores.RANDOM]
+    policies = {scores.RANDOM: composer.make(node), **ready.policies}
+    how = f"{SECRET} secret seeds"
     if ready.spec is not None and not isinstance(policies[sample.label], OfflinePolicy):
         number = ready.spec.problem.num_servers
         # A rotation, so that every LLM of several gets another number.

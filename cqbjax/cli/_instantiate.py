@@ -1,9 +1,6 @@
 """Objects instantiated from their configurations: `_target_` names the class."""
 
-import functools
-import pickle
-import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -11,10 +8,7 @@ from omegaconf import OmegaConf
 
 from cqbjax.experiments import configs
 from cqbjax.experiments.configs import Config
-
-if TYPE_CHECKING:
-    from cqbjax.core.types import Policy
-    from cqbjax.offline import OfflinePolicy
+from cqbjax.experiments.validation import import_target
 
 
 def make(node: Config) -> Any:
@@ -51,20 +45,7 @@ def _make_nested(values: Any) -> Any:
         return values
     if "_target_" not in values:
         return {key: _make_nested(value) for key, value in values.items()}
-    try:
-        target = pkgutil.resolve_name(values["_target_"])
-    except (ImportError, AttributeError, ValueError):
-        target = None
+    target = import_target(values["_target_"])
     if target is None or any(key.startswith("_") and key != "_target_" for key in values):
         return instantiate(OmegaConf.create(values), _convert_="all")
     return target(**{key: _make_nested(v) for key, v in values.items() if key != "_target_"})
-
-
-def make_policies(nodes: Config) -> "dict[str, Policy | OfflinePolicy]":
-    """Instantiate policies by label; equal configurations share a policy, which is immutable."""
-    return {str(label): _make_cached(pickle.dumps(node)) for label, node in nodes.items()}
-
-
-@functools.lru_cache(4096)
-def _make_cached(pickled: bytes) -> Any:
-    return make(pickle.loads(pickled))

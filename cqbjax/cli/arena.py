@@ -19,7 +19,7 @@ from cqbjax.arena.request import KEYS, VERBS, parse_words
 from cqbjax.arena.tasks import Composer, list_tasks
 from cqbjax.cli._command import SOME_LEFT_OUT, Arguments, run_plain
 from cqbjax.cli._compose import compose_jobs, initialize_hydra
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 
 ARGUMENTS = Arguments(description="Run a policy in every task of the arena.")
 ARGUMENTS.add_argument(
@@ -40,7 +40,7 @@ def arena(arguments: argparse.Namespace) -> None:
         for task in list_tasks():
             print(f"{task.name} (version {task.version}): {task.title}\n    {task.description}")
         return
-    composer = Composer(lambda words: compose_jobs([words])[0].config, make, make_policies)
+    composer = Composer(lambda words: compose_jobs([words])[0].config, make)
     with initialize_hydra():
         if verb == "verify":
             from cqbjax.arena.verification import verify

@@ -20,7 +20,7 @@ import yaml
 
 from cqbjax.cli._command import Arguments, run_plain
 from cqbjax.core.inputs import is_integer, is_number, suggest_names
-from cqbjax.experiments.validation import validate_name
+from cqbjax.experiments.validation import GROUPS, validate_name
 
 Rule = tuple[Callable[[Any], bool], str]
 MAPPING: Rule = (lambda value: isinstance(value, dict), "a mapping, such as {time: created_at}")
@@ -137,7 +137,7 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
         ValueError: the current folder has no such scenario.
     """
     from cqbjax.cli._compose import compose_jobs, find_user_folder, initialize_hydra
-    from cqbjax.cli._instantiate import make, make_policies
+    from cqbjax.cli._instantiate import make
     from cqbjax.core.files import write_atomic
     from cqbjax.experiments.scenario import build_queries
     from cqbjax.figures import save_figure
@@ -153,15 +153,21 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     arrays, about = scenario.load_arrays(job.config.source.file)
     horizon = keys.get("horizon") or scenario.choose_horizon(about, job.config.arrival_rate)
     config = job.config.with_values({"horizon": horizon})
-    users, service = ([make(node) for node in config[key].values()] for key in ("users", "service"))
-
-    source = build_queries(config, make(config.source), users, service)
-    times = [one.rounds for one in service if hasattr(one, "rounds")]
-    rounds = times[0] if times else 1.0
+    chosen, users, service = (
+        {str(label): make(node) for label, node in config[key].items()} for key in GROUPS
+    )
+    source = build_queries(config, make(config.source), [*users.values()], [*service.values()])
+    rounds = next((one.rounds for one in service.values() if hasattr(one, "rounds")), 1.0)
     compared = compare.compare(
-        arrays, about, source, config.arrival_rate, rounds, make_policies(config.policy),
-        keys.get("seeds", SEEDS), horizon,
-    )  # fmt: skip
+        arrays,
+        about,
+        source,
+        config.arrival_rate,
+        rounds,
+        chosen,
+        keys.get("seeds", SEEDS),
+        horizon,
+    )
     table = compare.tabulate(compared)
     lines = list(compare.describe_comparison(compared, table))
     show(lines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cqbjax.cli import lap
 from cqbjax.cli._command import SOME_LEFT_OUT, run_configured
 from cqbjax.cli._compose import check_words
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.experiments.grid import Job, compose_studies
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def run(jobs: Sequence[Job], show: "Show | None" = None) -> list[Any]:
 
     values = dict[int, Any]()
     for study in studies:
-        objectives = run_study(study, make, make_policies, lap, show)
+        objectives = run_study(study, make, lap, show)
         values |= zip(map(id, study.jobs), objectives, strict=True)
     if any(study.skipped for study in studies) and not any(job.searched for job in jobs):
         raise SystemExit(SOME_LEFT_OUT)

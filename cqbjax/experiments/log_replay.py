@@ -87,7 +87,7 @@ class LogReplay(Sweep):
                 f"seeds {seeds[j]} and {seeds[i]} draw the same arrivals: the log has too few "
                 f"chains of one for num_seeds={len(seeds)}"
             )
-        policies = self.add_schedules(factory.policies(config.policy), log, chains)
+        policies = self.add_schedules(factory.make_each(config.policy), log, chains)
         point = dataclasses.replace(point, config=config)
         prepared = study.assemble_point(point, source, policies, factory, self)
         return prepared._replace(

@@ -6,7 +6,7 @@ Points run in this process, or on a cluster as one task for each shard.
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from rich.console import Console
 
 from cqbjax.core import backend
 from cqbjax.core.files import check_writable
-from cqbjax.core.types import Policy
 from cqbjax.engine.progress import Reporter, show_progress
 from cqbjax.experiments import display, grid, shards, study_types
 from cqbjax.experiments.clusters import Cluster
@@ -22,26 +21,22 @@ from cqbjax.experiments.configs import Config
 from cqbjax.experiments.display import Show
 from cqbjax.experiments.grid import GridPoint, Job, PreparedPoint, Study
 from cqbjax.experiments.study import Factory
-from cqbjax.offline import OfflinePolicy
 from cqbjax.results.frame import LAST
 from cqbjax.results.index import ResultIndex
 
 # The least number of shards on a cluster, so that several machines have work.
 MIN_SHARDS = 8
 Make = Callable[[Config], Any]
-MakePolicies = Callable[[Config], Mapping[str, Policy | OfflinePolicy]]
 
 
 def run_study(
-    study: Study, make: Make, make_policies: MakePolicies, lap: Callable[[], float],
-    show: Show | None = None,
-) -> list[Any]:  # fmt: skip
+    study: Study, make: Make, lap: Callable[[], float], show: Show | None = None
+) -> list[Any]:
     """Validate and run a study, and show it unless a search runs it.
 
     Args:
         study: from `grid.compose_studies`.
         make: instantiates a configuration.
-        make_policies: instantiates policies, by label.
         lap: returns the seconds since its last call, or since the command began.
         show: returns the tables and figures, in place of the method of the study's type.
 
@@ -56,7 +51,7 @@ def run_study(
     cache = dict[str, Any]()
 
     def prepare(job: Job, points: list[GridPoint]) -> list[PreparedPoint]:
-        return study_types.prepare_points(job.config, make, make_policies, job.swept, cache, points)
+        return study_types.prepare_points(job.config, make, job.swept, cache, points)
 
     by_job: list[list[PreparedPoint]] = [
         [] if points is None else study.attempt(prepare, job, points) or []
@@ -73,7 +68,7 @@ def run_study(
         return [None] * len(study.jobs)
     left = _find_missing(prepared, index, console)
     with show_progress(verbose=study.config.verbose) as progress:
-        lost = run_points(left, index, (make, make_policies), progress, console, study.strict)
+        lost = run_points(left, index, make, progress, console, study.strict)
     skipped = [f"{name} left out: {why}" for name, why in lost.items()]
     study.skipped += skipped
     display.print_lines(console, skipped)
@@ -154,17 +149,17 @@ def _compute_objectives(
 
 
 def run_points(
-    points: Sequence[PreparedPoint], index: ResultIndex, factories: tuple[Make, MakePolicies],
-    progress: Reporter, console: Console, fail_fast: bool,
+    points: Sequence[PreparedPoint], index: ResultIndex, make: Make, progress: Reporter,
+    console: Console, fail_fast: bool,
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points, in this process or on the cluster of their configuration.
 
-    Arguments, result and errors are those of `shards.run_all`; for `factories` see `ShardTask`.
+    Arguments, result and errors are those of `shards.run_all`; `make` instantiates a configuration.
     """
     cluster = points[0].point.config.get("cluster") if points else None
     if not cluster:
         return shards.run_all(points, index, progress, console, fail_fast)
-    return run_on_cluster(factories[0](cluster), factories, points, index, progress, fail_fast)
+    return run_on_cluster(make(cluster), make, points, index, progress, fail_fast)
 
 
 class ShardTask(NamedTuple):
@@ -176,7 +171,7 @@ class ShardTask(NamedTuple):
         folder: folder of the experiment, the same for all machines.
         cwd: the current folder of the command, where user-defined modules are found.
         fail_fast: whether a point that cannot run stops its shard.
-        factories: functions that instantiate a configuration, and policies by label.
+        make: instantiates a configuration.
     """
 
     points: Sequence[GridPoint]
@@ -184,7 +179,7 @@ class ShardTask(NamedTuple):
     folder: Path
     cwd: str
     fail_fast: bool
-    factories: tuple[Make, MakePolicies]
+    make: Make
 
 
 def run_task(task: ShardTask) -> dict[str, str]:
@@ -194,9 +189,9 @@ def run_task(task: ShardTask) -> dict[str, str]:
         Label of each point that cannot run -> why.
     """
     _configure_process(task.cwd)
-    factory, points = Factory(*task.factories, {}), list[PreparedPoint]()
+    factory, points = Factory(task.make, {}), list[PreparedPoint]()
     for point, labels in zip(task.points, task.labels, strict=True):
-        one = study_types.prepare_point(point, factory)
+        one = factory.make_once(point.config.kind).prepare(point, factory)
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
         points.append(one._replace(policies=policies))
     index = shards.index_of(points, task.folder)
@@ -212,14 +207,14 @@ def _configure_process(cwd: str) -> None:
 
 
 def run_on_cluster(
-    cluster: Cluster, factories: tuple[Make, MakePolicies], points: Sequence[PreparedPoint],
-    index: ResultIndex, progress: Reporter, fail_fast: bool,
+    cluster: Cluster, make: Make, points: Sequence[PreparedPoint], index: ResultIndex,
+    progress: Reporter, fail_fast: bool,
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points on a cluster, one task for each shard.
 
     Args:
         cluster: runs the tasks.
-        factories: see `ShardTask`.
+        make: instantiates a configuration.
         points: from `shards.select_missing`.
         index: index of the experiment's folder.
         progress: advances by whole shards.
@@ -235,7 +230,7 @@ def run_on_cluster(
     tasks = [
         ShardTask(
             [one.point for one in shard], [list(one.policies) for one in shard],
-            index.folder.resolve(), os.getcwd(), fail_fast, factories,
+            index.folder.resolve(), os.getcwd(), fail_fast, make,
         )
         for shard in divided
     ]  # fmt: skip

@@ -30,17 +30,19 @@ class Factory(NamedTuple):
 
     Attributes:
         make: configuration -> object.
-        policies: configurations by label -> policies by label.
         cache: objects that all points share, by their configuration; new objects are added.
     """
 
     make: Callable[[Config], Any]
-    policies: Callable[[Config], Mapping[str, Policy | OfflinePolicy]]
     cache: dict[str, Any]
 
     def make_once(self, node: Config) -> Any:
         """Return the shared object of a configuration: points of a dataset share its table."""
         return self.cache_object(str(node), lambda: self.make(node))
+
+    def make_each(self, nodes: Config) -> dict[str, Any]:
+        """Return label -> shared object for configurations by label, such as policies."""
+        return {str(label): self.make_once(node) for label, node in nodes.items()}
 
     def cache_object(self, key: str, make: Callable[[], Any]) -> Any:
         """Return the cached object for a key, creating it on first use."""
@@ -62,10 +64,14 @@ def assemble_point(
         factory: instantiates configurations.
         study_type: study type of the point.
     """
-    config, make = point.config, factory.make_once
-    users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
+    config = point.config
+    users, service = (
+        tuple(factory.make_each(config[key]).values()) for key in ("users", "service")
+    )
     names = [*config.record, *(["queries"] if config.queries else [])]
-    recorders = tuple(find_recorder(one) if isinstance(one, str) else make(one) for one in names)
+    recorders = tuple(
+        find_recorder(one) if isinstance(one, str) else factory.make_once(one) for one in names
+    )
     return PreparedPoint(point, source, policies, recorders, users, service, study_type)
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import xarray as xr
 
-from cqbjax.core.types import Policy
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.runner import Estimate
 from cqbjax.engine.spec import SweepSpec
@@ -21,7 +20,6 @@ from cqbjax.experiments import grid, manifests, study, validation
 from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.study import Factory
-from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CacheKey
 
 if TYPE_CHECKING:
@@ -112,7 +110,7 @@ class StudyType:
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Instantiate what runs at a point; each of its `policies` is stored separately."""
         source = factory.make_once(point.config.source)
-        policies = factory.policies(point.config.policy)
+        policies = factory.make_each(point.config.policy)
         point = grid.resolve_rates(point, source)
         return study.assemble_point(point, source, policies, factory, self)
 
@@ -241,7 +239,6 @@ def make_study_type(config: Config, make: Callable[[Config], Any]) -> StudyType:
 def prepare_points(
     config: ComposedConfig,
     make: Callable[[Config], Any],
-    make_policies: Callable[[Config], Mapping[str, Policy | OfflinePolicy]],
     swept: Mapping[str, Any] | None = None,
     cache: dict[str, Any] | None = None,
     points: Sequence[GridPoint] | None = None,
@@ -251,7 +248,6 @@ def prepare_points(
     Args:
         config: configuration of the study.
         make: instantiates a configuration.
-        make_policies: instantiates policies, by label.
         swept: the keys that the command sweeps, with their values in this configuration. One
             command runs several configurations, which differ in these keys.
         cache: objects made before, by their configuration; new objects are added.
@@ -260,17 +256,12 @@ def prepare_points(
     Raises:
         ValueError: one sentence, for any value out of range at any point.
     """
-    factory = Factory(make, make_policies, {} if cache is None else cache)
+    factory = Factory(make, {} if cache is None else cache)
     swept = swept or {}
     points = grid.compose(config, swept) if points is None else points
     prepared_points = []
     for point in make_study_type(config, factory.make_once).compose(points, config, swept):
-        prepared = prepare_point(point, factory)
+        prepared = factory.make_once(point.config.kind).prepare(point, factory)
         spec = prepared.study_type.validate(prepared)
         prepared_points.append(prepared._replace(spec=spec))
     return prepared_points
-
-
-def prepare_point(point: GridPoint, factory: Factory) -> PreparedPoint:
-    """Instantiate what runs at a point."""
-    return factory.make_once(point.config.kind).prepare(point, factory)

@@ -74,7 +74,6 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
         configs._Resolver, "_resolve_with_omegaconf",
         lambda self, text: resolved.append(text) or by_omegaconf(self, text),
     )  # fmt: skip
-    _instantiate._make_cached.cache_clear()
     _compose._composers.clear()
     words = ["alpha_scale=0.1,0.2,0.3,0.4", "c1=0.1,0.2,0.3,0.4", "slackness=0.01,0.02,0.03,0.04"]
     words += ["policy=[acqb]", "num_seeds=2", "horizon=12"]
@@ -82,7 +81,7 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
     points = [
         point for job in jobs
         for point in study_types.prepare_points(
-            job.config, _instantiate.make, _instantiate.make_policies, job.swept, kept
+            job.config, _instantiate.make, job.swept, kept
         )
     ]  # fmt: skip
     assert len(points) == 64 and len({id(one.policies["acqb"]) for one in points}) == 16

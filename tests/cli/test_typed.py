@@ -122,9 +122,7 @@ def checked(*words):
         (job,) = check(*words)
         validation.name_files(job.config)
         try:
-            return study_types.prepare_points(
-                job.config, _instantiate.make, _instantiate.make_policies
-            )
+            return study_types.prepare_points(job.config, _instantiate.make)
         except ValueError as error:
             return validation.name_typed_key(str(error), job.words, job.config)
     except ValueError as error:

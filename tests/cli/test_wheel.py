@@ -64,7 +64,7 @@ for path in sorted(configs.CONF.glob("experiment/*.yaml")):
     with _compose.initialize_hydra():
         (job,) = _compose.compose_jobs([[f"experiment={path.stem}", "num_seeds=1", "horizon=40"]])
     try:
-        study_types.prepare_points(job.config, _instantiate.make, _instantiate.make_policies)
+        study_types.prepare_points(job.config, _instantiate.make)
         print(path.stem)
     except (ValueError, OSError) as error:
         print(path.stem, error)

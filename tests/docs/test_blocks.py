@@ -215,14 +215,12 @@ def check_study(words):
         config = job.config.with_values({"num_seeds": min(job.config.num_seeds, SEEDS)})
         _compose.check_words(own, [config])
         if config.kind._target_.endswith(".LogReplay"):
-            _instantiate.make_policies(config.policy)
+            [*map(_instantiate.make, config.policy.values())]
         elif "dataset" in config.source:
             for point in grid.compose(config)[:1]:
-                _instantiate.make_policies(point.config.policy)
+                [*map(_instantiate.make, point.config.policy.values())]
         else:
-            study_types.prepare_points(
-                config, _instantiate.make, _instantiate.make_policies, job.swept, {}
-            )
+            study_types.prepare_points(config, _instantiate.make, job.swept, {})
 
 
 def check_preparing(words):

@@ -12,7 +12,7 @@ import pytest
 from composing import composed
 
 import cqbjax
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.core import queueing
 from cqbjax.core.contract import ContractError
 from cqbjax.core.pytree import pytree
@@ -248,7 +248,7 @@ def by_command(group, target):
     if group == "Source":
         words += ["~source", f"+source={{_target_: {target}}}"]
     config = composed("name=own", "num_seeds=2", "horizon=12", *words)
-    study_types.prepare_points(config, make, make_policies)
+    study_types.prepare_points(config, make)
 
 
 @pytest.mark.slow

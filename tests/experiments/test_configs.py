@@ -11,8 +11,9 @@ from omegaconf import OmegaConf
 from tiers import cases
 
 import cqbjax
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.experiments import configs, grid, validation
+from cqbjax.experiments.study import Factory
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
 from reproduction.paper import printed
@@ -149,7 +150,7 @@ def test_every_label_of_acqb_takes_all_constants_from_one_place():
     words = [f"{key}={value}" for key, value in CONSTANTS.items()]
     labels = [*SETTINGS, "acqb_cl", "acqb_intercept"]
     config = composed(*words, "horizon=400", f"policy=[{','.join(labels)}]")
-    policies = make_policies(config.policy)
+    policies = Factory(make, {}).make_each(config.policy)
     assert list(policies) == labels
     for label, own in SETTINGS.items():
         assert policies[label] == Acqb(**CONSTANTS, **own), label
@@ -164,7 +165,7 @@ PRESETS = [
 
 @pytest.mark.parametrize(("preset", "changed"), cases(PRESETS, ["theory"], several=True))
 def test_a_preset_is_all_ones_but_for_what_it_names(preset, changed):
-    policies = make_policies(composed(f"preset={preset}").policy)
+    policies = Factory(make, {}).make_each(composed(f"preset={preset}").policy)
     ones = {"kappa": 1.0, "lambda0": 1.0, "alpha_scale": 1.0, "c1": 1.0, "num_samples": None}
     assert policies["acqb"] == Acqb(**ones | changed)
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from composing import called, composed, refused
 
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import loop, shards, study_types
 from cqbjax.experiments.clusters import TaskResult
@@ -128,14 +128,9 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
                 yield TaskResult(number, function(task), "")
 
     config = composed(*WORDS, "policy=[random,rand_rout]")
-    ready = study_types.prepare_points(config, make, make_policies)
+    ready = study_types.prepare_points(config, make)
     folder = own / "results" / "data" / "mine"
-    assert (
-        loop.run_on_cluster(
-            Here(), (make, make_policies), ready, ResultIndex(folder), Reporter(), True
-        )
-        == {}
-    )
+    assert loop.run_on_cluster(Here(), make, ready, ResultIndex(folder), Reporter(), True) == {}
     assert measured() == ["K=1: random", "K=1: rand_rout"]
     assert not shards.select_missing(ready, ResultIndex(folder))
 

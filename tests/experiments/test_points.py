@@ -7,7 +7,7 @@ import pytest
 from composing import composed
 from fabricated import fabricate
 
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.core.labels import PAPER, USER_DATA
 from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
 from cqbjax.experiments import display, grid, study, study_types
@@ -85,11 +85,9 @@ def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, mon
 @pytest.mark.slow
 def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
     words = ("num_seeds=2", "horizon=100", "record_every=10")
-    assert study_types.prepare_points(
-        composed(*words, "table_rounds=[10,100]"), make, make_policies
-    )
+    assert study_types.prepare_points(composed(*words, "table_rounds=[10,100]"), make)
     with pytest.raises(ValueError, match=r"table_rounds=.* must not lie before round 10"):
-        study_types.prepare_points(composed(*words, "table_rounds=[9,100]"), make, make_policies)
+        study_types.prepare_points(composed(*words, "table_rounds=[9,100]"), make)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from rich.console import Console
 
 from cqbjax import estimation
 from cqbjax.cli import prepare_data
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, display, log_replay, shards, study_types
 from cqbjax.experiments.configs import CONF
 from cqbjax.experiments.grid import Job
+from cqbjax.experiments.study import Factory
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.replay import make_replay
@@ -50,7 +51,7 @@ def config(folder, *words):
 
 def run(folder, out, *words):
     made = config(folder, f"results_dir={out}", *TINY, *words)
-    ready = study_types.prepare_points(made, make, make_policies)
+    ready = study_types.prepare_points(made, make)
     index = shards.index_of(ready, out / "data" / "wildchat")
     left = shards.select_missing(ready, index)
     assert not shards.run_all(left, index, Reporter(), Console(quiet=True), True)
@@ -197,7 +198,7 @@ def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(ge
     log, ready = prepare.load_log(generated), {}
     for singles in (0.8, 0.99):
         made = config(generated, *TINY, f"kind.singles={singles}", "num_seeds=3")
-        (ready[singles],) = study_types.prepare_points(made, make, make_policies)
+        (ready[singles],) = study_types.prepare_points(made, make)
     enough, few = ready[0.8], ready[0.99]
     assert enough.point.config.num_seeds == 3 and few.point.config.num_seeds == 1
     assert few.attributes["singletons"] < 0.99 and enough.attributes["singletons"] == 0.8
@@ -235,7 +236,7 @@ def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
 def test_policies_and_schedules_stand_side_by_side(generated):
     made, log = config(generated), prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
-    chosen = replayed(made).add_schedules(make_policies(made.policy), log, chains)
+    chosen = replayed(made).add_schedules(Factory(make, {}).make_each(made.policy), log, chains)
     assert list(chosen) == ["optimal", "acqb", "rr", "fifo", "informed"]
     assert chosen["acqb"].alpha_scale == 0.2
     # A chain's state changes while it waits: its estimator reads no table of contexts.
@@ -245,7 +246,7 @@ def test_policies_and_schedules_stand_side_by_side(generated):
     )
     made.kind.schedules = {"acqb": "fifo"}
     with pytest.raises(ValueError, match="kind.schedules.acqb has the label of a policy"):
-        replayed(made).add_schedules(make_policies(made.policy), log, chains)
+        replayed(made).add_schedules(Factory(make, {}).make_each(made.policy), log, chains)
 
 
 @pytest.mark.slow

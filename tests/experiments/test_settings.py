@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from tiers import cases
 
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.experiments import configs, grid, study_types, validation
 
 REFUSED = {
@@ -29,7 +29,7 @@ REFUSED = {
 def test_a_wrong_value_is_refused_by_its_key(key):
     config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
     with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as refusal:
-        study_types.prepare_points(config, make, make_policies)
+        study_types.prepare_points(config, make)
     assert "\n" not in str(refusal.value)
 
 
@@ -64,7 +64,7 @@ OF_KINDS = [
 )
 def test_a_wrong_word_of_a_kind_of_study_is_refused(words, said):
     with pytest.raises(ValueError, match=said):
-        study_types.prepare_points(composed(*words, "horizon=40"), make, make_policies)
+        study_types.prepare_points(composed(*words, "horizon=40"), make)
 
 
 def test_no_exploration_length_is_refused():
@@ -92,8 +92,8 @@ def test_a_key_that_the_source_does_not_read_is_refused():
 def test_no_point_runs_before_all_are_checked():
     config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
-        study_types.prepare_points(config, make, make_policies)
-    ready = study_types.prepare_points(config.with_values({"K": [1, 2]}), make, make_policies)
+        study_types.prepare_points(config, make)
+    ready = study_types.prepare_points(config.with_values({"K": [1, 2]}), make)
     assert [one.point.config.K for one in ready] == [1, 2]
 
 
@@ -128,7 +128,7 @@ def points_with(changed):
     try:
         for key, value in changed.items():
             OmegaConf.update(config, key, value, merge=False)
-        return study_types.prepare_points(configs.from_omegaconf(config), make, make_policies)
+        return study_types.prepare_points(configs.from_omegaconf(config), make)
     except (ValueError, HydraException, OmegaConfBaseException) as refusal:
         assert str(refusal)
         return None

@@ -14,7 +14,7 @@ from composing import REPOSITORY, called, composed, refused
 from fabricated import fabricate
 from rich.console import Console
 
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import manifests, shards, study_types, sweeps
@@ -32,7 +32,7 @@ def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
     ready = []
     for rate in rates:
         config = composed(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
-        ready += study_types.prepare_points(config, make, make_policies, {"arrival_rate": rate})
+        ready += study_types.prepare_points(config, make, {"arrival_rate": rate})
     return ready
 
 
@@ -367,7 +367,7 @@ def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
     config = [composed(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
     ready = [
         one for c, each in enumerate(config)
-        for one in study_types.prepare_points(each, make, make_policies, {"c1": c, "kappa": c * c})
+        for one in study_types.prepare_points(each, make, {"c1": c, "kappa": c * c})
     ]  # fmt: skip
     run(ready, tmp_path)
     listed = results.load(tmp_path)

@@ -5,7 +5,7 @@ from composing import composed
 from tiers import cases
 
 from cqbjax import sources
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.core.pytree import pytree
 from cqbjax.core.scenario import oracle_is_heuristic
 from cqbjax.experiments import configs, scenario, study, study_types, validation
@@ -61,7 +61,7 @@ QUICK = [
 def checked(*words):
     config = composed("name=t", *words)
     validation.validate_overrides(words, config)
-    return study_types.prepare_points(config, make, make_policies)
+    return study_types.prepare_points(config, make)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_what_a_kind_leaves_open_is_not_said():
 
 def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
     config = composed("name=t", f"source._target_={__name__}.Mine", *SHORT)
-    (ready,) = study_types.prepare_points(config, make, make_policies)
+    (ready,) = study_types.prepare_points(config, make)
     said = study.describe_source(ready)
     assert said["source"] == f"{__name__}.Mine" and "slackness=0.03" in said["source_settings"]
 

@@ -582,7 +582,6 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     ready = study_types.prepare_points(
         config,
         hydra.utils.instantiate,
-        lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
     )
     index = ResultIndex(tmp_path / "results")
     assert not shards.run_all(ready, index, Reporter(), console, True)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from composing import composed, refused
 
-from cqbjax.cli._instantiate import make, make_policies
+from cqbjax.cli._instantiate import make
 from cqbjax.core import lazy
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
@@ -27,9 +27,9 @@ def grid(folder):
     ready = []
     for rate in RATES:
         config = composed(*WORDS, f"arrival_rate={rate}", f"results_dir={folder}")
-        ready += study_types.prepare_points(config, make, make_policies, {"arrival_rate": rate})
+        ready += study_types.prepare_points(config, make, {"arrival_rate": rate})
     tight = composed(*WORDS[:-1], "capacity=2", "arrival_rate=0.65", f"results_dir={folder}")
-    return ready + study_types.prepare_points(tight, make, make_policies, {"arrival_rate": 0.65})
+    return ready + study_types.prepare_points(tight, make, {"arrival_rate": 0.65})
 
 
 def expected(folder):
@@ -70,9 +70,7 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
             assert function is loop.run_task and len(tasks) >= 4
             return cluster.run(perform_and_die_once, tasks)
 
-    lost = loop.run_on_cluster(
-        Dying(), (make, make_policies), ready, ResultIndex(folder), Reporter(), False
-    )
+    lost = loop.run_on_cluster(Dying(), make, ready, ResultIndex(folder), Reporter(), False)
     assert killed.exists()
     assert list(lost) == ["K=1,arrival_rate=0.65"]
     assert "capacity=2 overflowed" in lost["K=1,arrival_rate=0.65"]
@@ -97,18 +95,14 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
         def run(self, function, tasks):
             return cluster.run(perform_or_die, tasks)
 
-    lost = loop.run_on_cluster(
-        Dying(), (make, make_policies), grid(folder), ResultIndex(folder), Reporter(), False
-    )
+    lost = loop.run_on_cluster(Dying(), make, grid(folder), ResultIndex(folder), Reporter(), False)
     assert sorted(lost) == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
     assert "was lost" in lost["K=1,arrival_rate=0.4"]
     die.unlink()
     # The same command submits what is missing, and nothing else.
     left = shards.select_missing(grid(folder), ResultIndex(folder))
     assert [one.point.label for one in left] == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
-    lost = loop.run_on_cluster(
-        Dying(), (make, make_policies), left, ResultIndex(folder), Reporter(), False
-    )
+    lost = loop.run_on_cluster(Dying(), make, left, ResultIndex(folder), Reporter(), False)
     assert list(lost) == ["K=1,arrival_rate=0.65"]
     same(folder, whole)
 
