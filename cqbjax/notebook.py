@@ -25,9 +25,9 @@ def policy(label: str, **constants: Any) -> "Policy | OfflinePolicy":
     """Return a policy by the label that the command line gives it (`policy=[label]`).
 
     Labels are those of `conf/policy` and `conf/router`, the shipped ones and those of a `conf/` in
-    the current folder. A router (`knn`, `carrot_fallback`) and a policy that starts from logs
-    (`acqb_warm`, `acqb_cl`) learn from a table: `cqbjax.sweep` trains them if its source is a
-    `cqbjax.datasets.dataset_source`.
+    the current folder. Some policies learn offline from a table: routers (`knn`,
+    `carrot_fallback`), and ACQB with a prior (`acqb_warm`) or with a trained head (`acqb_cl`).
+    `cqbjax.sweep` trains them if its source is a `cqbjax.datasets.dataset_source`.
 
     Args:
         label: such as `lints`.

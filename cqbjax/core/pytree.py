@@ -52,8 +52,9 @@ def pytree(cls: type[T]) -> type[T]:
     """Turn a class into a frozen keyword-only dataclass and register it as a pytree.
 
     Fields declared with `static` belong to the tree's structure; every other field is a leaf (or a
-    subtree), so that it can be traced, batched by `vmap` and changed without recompiling. A list in
-    a field of `Numbers` becomes an array before the class's `__post_init__`.
+    subtree), so that it can be traced, batched by `vmap` and changed without recompiling. If a
+    field's type is `cqbjax.core.pytree.Numbers` (an array or a list of numbers), a list in it
+    becomes an array before the class's `__post_init__`.
     """
     check: Any = getattr(cls, "__post_init__", None)
 

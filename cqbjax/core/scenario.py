@@ -82,7 +82,7 @@ class UserModel(DynamicsModel):
     def react(self, drawn: Any, attempts: Array) -> Reaction:
         """Return what a user does after a failed attempt, the `attempts`-th ([] int32, from 1).
 
-        `drawn` holds the draws for this round and service channel: leaves [...].
+        `drawn` is what `draw` returned for this round and service channel, without the axes T, c.
         """
         return PAPER_REACTION
 
@@ -116,7 +116,10 @@ class ServiceModel(DynamicsModel):
         return self
 
     def available(self, drawn: Any) -> Array | None:
-        """Return which servers answer in a round: [N] bool; None: all. `drawn`: leaves [...]."""
+        """Return which servers answer in a round: [N] bool; None: all.
+
+        `drawn` is what `draw` returned for this round, without the axis T.
+        """
         return None
 
     def service_time(

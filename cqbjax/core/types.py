@@ -198,8 +198,8 @@ class Observation(NamedTuple):
         utilities: [C, N] true utilities of each slot's query; None unless the policy needs
             `true_utilities`.
         available: [N] bool which servers answer this round; None: all of them, in every round.
-        run_length: the horizon T of this run, and T^(-1/2), which exploration of CQB-eps needs, if
-            the program was compiled for a longer horizon; else None, and T is `problem.horizon`.
+        run_length: T, the horizon of this run, and T^(-1/2), which CQB-eps needs to explore. None:
+            T is `problem.horizon`, as in programs that were not compiled for a longer horizon.
     """
 
     problem: Problem
@@ -281,8 +281,8 @@ class Needs(NamedTuple):
 
     Attributes:
         true_utilities: `Observation.utilities`, for an oracle.
-        contexts: `Observation.features`. A policy without contexts is assumed to serve about as
-            many queries as uniform routing, and its queue starts with enough slots for this.
+        contexts: `Observation.features`. False also sets the number of queue slots at the start:
+            a policy without contexts is expected to serve as many queries as uniform routing.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
         entry_rounds: `Queue.entry_rounds`, the round in which each query last joined the queue.
         smaller_assortments: the field `Action.offered`, because the policy may offer fewer than K

@@ -31,8 +31,8 @@ def choose_belief(
 
     Args:
         estimator: `running` (`BlockBelief`) or `newton_cg` (`TableBelief`). `auto` takes `running`
-            if parameters are shared, if features change while a query waits, or if its models are
-            small.
+            if parameters are shared, if features change while a query waits, or if d is so
+            small that it can store third derivatives (`loss_model.MOST_NUMBERS`).
         problem: shapes.
         exact_steps: 0: the estimator's default. n > 0: iterate towards the exact minimiser in every
             round, with n visits of every page of the history (`running`) or n Newton steps

@@ -33,9 +33,10 @@ class BlockBelief:
 
     Attributes:
         problem: shapes.
-        exact_steps: 0: visit one page of the history (a block of its rows) per round; n > 0: visit
-            every page n times per round.
-        sweeps: how often a round then visits the next page of every block and takes a joint step.
+        exact_steps: 0: in each round, visit one page (some of the rows) of the history of each
+            offered block; n > 0: visit all pages, n times per round.
+        sweeps: how often, at the end of a round, the next page of every block is visited and all
+            blocks take a joint Newton step.
     """
 
     problem: Problem

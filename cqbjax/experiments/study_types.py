@@ -156,11 +156,12 @@ class StudyType:
     ) -> list[list[PreparedPoint]]:
         """Divide points into shards, which run and are stored together.
 
-        By default, each policy of each point is a shard, whatever `min_shards` is.
+        By default, each policy of each point is a shard. The study type of a sweep of policies puts
+        whole points into a shard instead.
 
         Args:
             points: each with the policies that will run.
-            min_shards: least number of shards to aim for. Sweeps do not divide a point.
+            min_shards: least number of shards to aim for; the default ignores it.
         """
         return [
             [one._replace(policies={label: policy})]

@@ -8,8 +8,8 @@ A configuration names one of three policies, `OfflinePolicy` in short::
     WarmStart        ACQB, and the weight of the logs in its prior (conf/policy/acqb_warm.yaml)
 
 `policies.train_policies` turns each into a `PerSeed`, one policy per seed, which `sweep` takes.
-Each seed learns from its own offline split, every prompt outside the pool that its runs draw, so
-that no policy has seen a prompt that it is evaluated on.
+Each seed learns from its own offline split: the prompts that are not in the pool of its runs. So no
+policy has seen a prompt on which it is evaluated.
 Each module imports only those before it::
 
     contrastive                 the head of Algorithm 3: settings, sample, pairs and loss

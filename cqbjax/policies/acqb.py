@@ -192,7 +192,7 @@ class Acqb:
             raise ValueError("offset needs estimator=newton_cg")
 
     def init(self, problem: Problem, contexts: Array) -> AcqbState:
-        """Return V = lambda0 I, theta = 0, c = 0."""
+        """Return V = lambda0 I, theta = 0, and the first assortment of the round-robin."""
         belief = self.belief(problem).init(contexts, jnp.asarray(self.lambda0, float), self.offset)
         tally = retries.init_tally(self.retry, problem, contexts, self.recall_by)
         return AcqbState(belief, jnp.zeros((), jnp.int32), tally)

@@ -106,8 +106,8 @@ class QueueingBandit(_CountBandit):
     """Q-UCB or Q-ThS for K = 1, with exploration with probability min(1, 3 N log(t)^2 / t).
 
     Attributes:
-        index: `ucb` (mu + sqrt(log(t)^2 / (2 T_S)), where mu is the share of T_S offers of a server
-            that were accepted) or `thompson` (a Beta posterior sample).
+        index: `ucb` (mu + sqrt(log(t)^2 / (2 T_S)) for a server that was offered T_S times before
+            round t, with mu the accepted share) or `thompson` (a Beta posterior sample).
         schedule: as in `LlmRanking`.
         retry: as in `LlmRanking`, in rounds that do not explore.
         exploration: `own`, as above, or `none`.

@@ -106,7 +106,7 @@ class ForcedExploration(Wrapper):
             self.policy.check(problem)
 
     def init(self, problem: Problem, contexts: Array) -> ForcedState:
-        """Return the policy's state, and c = 0."""
+        """Return the policy's state, and the first assortment of the round-robin."""
         return ForcedState(self.policy.init(problem, contexts), jnp.zeros((), jnp.int32))
 
     def select(self, key: Array, state: ForcedState, observation: Observation) -> Action:

@@ -72,7 +72,7 @@ STYLE |= {
 
 
 def find_style(policy: str) -> Style:
-    """Return a policy's style; one that is not in `STYLE` depends on the label only.
+    """Return a policy's style: from `STYLE`, or else one that depends on the label only.
 
     A base with a retry rule or a schedule has the base's colour, lighter or darker.
     """

@@ -48,8 +48,8 @@ def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Pa
 def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = None) -> xr.Dataset:
     """Read one result, or all the results under folders combined into one dataset.
 
-    Points that differ only in arrival rate are joined along it. K, num_servers, slackness,
-    parameters and every varied key in which points differ become dimensions. The value of a key
+    Points that differ only in arrival rate are joined along it. If points differ in K, num_servers,
+    slackness, parameters or a varied key, it becomes a dimension. The value of a key
     that a study did not vary is read from its configuration. A combination that was not run is NaN
     (integers are then float64). If fewer than half of the combinations were run, the dataset has
     one dimension `point`, with the keys as its coordinates. Variables with one value per policy,
@@ -120,9 +120,9 @@ def load_points(
     """Read the points under folders, in the order of their names.
 
     If a point was computed several times, with different configurations, data or code, only the
-    newest result is returned, with all its arrival rates and seeds: that of the last command that
-    computed the point or found it stored. If the seeds of this result differ between policies or
-    rates, several datasets are returned, each without missing values.
+    newest result is returned, with all its arrival rates and seeds. The newest result is the one
+    that the last command computed, or found stored. If its seeds differ between policies or rates,
+    several datasets are returned, each without missing values.
 
     Args:
         path: a file, a folder with results, or a list of these.

@@ -62,7 +62,7 @@ class BurstyArrivals:
 
 @pytree
 class BatchArrivals:
-    """Several arrivals per round: a Poisson number, or batches with given probabilities of sizes.
+    """Several arrivals per round: a Poisson number, or batches whose sizes have given shares.
 
     Attributes:
         most: A, the most arrivals in a round.

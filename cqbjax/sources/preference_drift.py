@@ -35,10 +35,10 @@ class DriftWrapper(SourceWrapper):
     """A source whose users' preferences change: LLM j + 1 gets the utilities that LLM j had.
 
     In round t the utility of LLM j is cos(a_t) u_j + sin(a_t) u_(j-1), cyclically in j. This is u_j
-    at a_t = 0, and u_(j-1), the utility of the previous LLM, at a_t = pi/2. The best departure
-    rates at a_t = pi/2 are those at a_t = 0, but of other assortments, so the load is the same. For
-    the synthetic source, theta_j turns towards theta_(j-1). Preferences of waiting queries change
-    too.
+    at a_t = 0, and u_(j-1), the utility of the previous LLM, at a_t = pi/2. At both angles
+    a query's best departure rate is the same, though other servers reach it, so the load is the
+    same. For the synthetic source, theta_j turns towards theta_(j-1). Preferences of waiting
+    queries change too.
 
     Attributes:
         source: where queries come from.

@@ -76,8 +76,8 @@ class OfflineSplit:
     def sort_rows(self) -> "OfflineSplit":
         """Return the same rows in an order that depends on their content alone.
 
-        Rows with equal embeddings are compared by their cells in ascending order, and only then by
-        their cells in the order of the LLMs. The order of the LLMs thus hardly matters.
+        Rows with equal embeddings are compared by their sorted cells, and if these are equal too,
+        by their cells in the order of the LLMs. The order of the LLMs thus hardly matters.
         """
         cells = [self.performance, self.cost]
         if self.departure is not None:

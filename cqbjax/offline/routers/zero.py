@@ -11,7 +11,8 @@ from cqbjax.offline.routers.base import OfflineSplit, ScoringRouter
 class Zero:
     """Route every prompt to the server with the highest mean utility.
 
-    For a linear utility the best point of RouterBench's cost-quality hull is a vertex, one model.
+    RouterBench's router of this name mixes models on the convex hull of their mean costs and
+    qualities. If the utility is linear in both, the best point of the hull is a single model.
     """
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Zero":
