@@ -35,9 +35,9 @@ def test_delays_of_a_column_are_rounded_up(tmp_path):
 def test_delays_of_a_trace_are_those_of_prompts_that_come_again(tmp_path):
     path = tmp_path / "trace.parquet"
     rows = {
-        "timestamp": [0, 1000, 5000, 9000, 9500, 9900],
-        "hash_ids": [[1, 2], [3, 4], [1, 2], [1, 2], [7], [7]],
-        "input_length": [9, 9, 9, 9, 3, 3],
+        "timestamp": [0, 1000, 5000, 7000, 9000, 9500, 9900],
+        "hash_ids": [[1, 2], [3, 4], [1, 2], [1, 2], [1, 2], [7], [7]],
+        "input_length": [9, 9, 9, 8, 9, 3, 3],  # another length is another prompt
     }
     pl.DataFrame(rows).write_parquet(path)
     np.testing.assert_array_equal(read_delays(path), [5, 4])

@@ -164,6 +164,10 @@ def test_the_constants_of_policies_count_for_these_policies_alone():
         }
 
 
+class UserDefined:
+    """A class whose code a result depends on."""
+
+
 def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
     """The same words are another content where either is another."""
     trace = tmp_path / "trace.csv"
@@ -178,6 +182,8 @@ def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
     before = content()
     assert content() == before and content(attributes={"stand_in": "a word"}) == before
     assert content(source=dataclasses.replace(ready.source, slackness=0.04)) != before
+    for code_of in ("users", "service", "recorders"):
+        assert content(**{code_of: (UserDefined(),)}) != before, code_of
     trace.write_text("timestamp\n1\n2\n5\n8\n")
     assert content() != before
     # Latencies are joined by names.

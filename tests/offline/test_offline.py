@@ -37,6 +37,7 @@ from cqbjax.offline import ProjectedPolicy, TrainedRouter, WarmStart, fits, proj
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.policies import train_policies
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
+from cqbjax.offline.routers.base import ScoringRouter
 from cqbjax.policies import (
     Acqb,
     ContextWrapper,
@@ -222,6 +223,26 @@ def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, 
         pool = np.asarray(dataset.queries.contexts)[parts.pool]
         np.testing.assert_allclose(knn.scores, fitted.predict(pool), rtol=1e-5, atol=1e-6)
         assert (zero.schedule, knn.schedule) == ("oldest", "joint")
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedRouter:
+    """A router that predicts the seed of the split on which it was tuned."""
+
+    tuned_at: int = -1
+
+    def tune(self, split, *, rho, seed):
+        return dataclasses.replace(self, tuned_at=seed)
+
+    def fit(self, split, *, rho, seed):
+        return ScoringRouter(lambda x: np.full((len(x), 2), self.tuned_at))
+
+
+def test_a_router_is_tuned_on_each_seeds_split_or_once_for_all(dataset, tmp_path):
+    for tuning_seed, known in ((None, SEEDS), (7, [7, 7, 7])):
+        policies = {"seeds": TrainedRouter(SeedRouter())}
+        made = train_policies(policies, dataset, SEEDS, tmp_path, tuning_seed)["seeds"].policies
+        assert [np.unique(one.scores).tolist() for one in made] == [[seed] for seed in known]
 
 
 def test_a_fit_is_not_reused_where_what_it_learns_from_differs(dataset, tmp_path):
