@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from cqbjax.core.types import Policy
     from cqbjax.offline import OfflinePolicy
 
+# Arguments of `sweep` that were renamed.
+RENAMED = {"arrival_rates": "arrival_rate", "assortment_size": "K"}
+
 
 def policy(label: str, **constants: Any) -> "Policy | OfflinePolicy":
     """Return a policy by the label that the command line gives it (`policy=[label]`).
@@ -54,7 +57,7 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
                 f"policy {label} is unknown{suggest_names(label, _compose.list_labels(), known)}"
             )
         (job,) = _compose.compose_jobs([[f"policy=[{label}]"]])
-    read = {*re.findall(r"\$\{(\w+)\}", str(job.config.uninterpolated()["policy"]))}
+    read = {*re.findall(r"\$\{(\w+)\}", str(job.config.template.load_plain()["policy"]))}
     keys = {key: value for key, value in {**study, **constants}.items() if key in read}
     (made,) = map(_instantiate.make, job.config.with_values(keys)["policy"].values())
     attributes = {field.name for field in dataclasses.fields(made) if field.init}
@@ -68,6 +71,8 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
 @functools.wraps(_sweep)
 def sweep(policies: Mapping[str, Any] | Sequence[str], source: Any, **arguments: Any) -> xr.Dataset:
     """Instantiate and train the policies, then run `cqbjax.engine.sweep.sweep`."""
+    for old in arguments.keys() & RENAMED:
+        raise TypeError(f"sweep: {old} is now {RENAMED[old]}, as on the command line")
     if isinstance(policies, list | tuple) and all(isinstance(one, str) for one in policies):
         policies = {label: label for label in policies}
     if isinstance(policies, Mapping):

@@ -19,7 +19,7 @@ from cqbjax.cli._compose import compose_jobs, initialize_hydra
 from cqbjax.cli._instantiate import make
 from cqbjax.core import backend
 from cqbjax.engine.progress import show_progress
-from cqbjax.experiments import display, loop, shards
+from cqbjax.experiments import display, loop
 from cqbjax.results.tables import write_csv
 
 TABLE = Path(__file__).parents[1] / "results" / "tables" / "arena_tuning.csv"
@@ -53,12 +53,12 @@ def run_setting(
     values = {"data_dir": data_dir} if data_dir else {}
     request = tasks.Request(tuning=True, seeds=SEEDS, folder=folder, values=values)
     ready = composer.prepare(tasks.compose_task(task, request, composer, words), CACHE)
-    index = shards.index_of([ready], folder / name)
-    left = shards.select_missing([ready], index)
+    index = loop.index_of([ready], folder / name)
+    left = loop.select_missing([ready], index)
     with show_progress() as progress:
         lost = loop.run_points(left, index, make, progress, display.make_console(), fail_fast=True)
     assert not lost, lost
-    (point,) = shards.read_back([ready], index)
+    (point,) = loop.read_back([ready], index)
     return scores.add_scores(tabulate_point(point, task.name))
 
 

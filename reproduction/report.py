@@ -11,6 +11,7 @@ Elsewhere the existing extract is used. The page is report/index.html.
 
 import argparse
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -78,6 +79,12 @@ def report(asked: argparse.Namespace) -> None:
         raise SystemExit(SOME_LEFT_OUT)
 
 
+def quote(key: str, value: object) -> str:
+    """Return `key=value` for Hydra, quoted: `,`, `=` and others have a meaning in its grammar."""
+    text = re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + "\\'" * bool(end[2]), str(value))
+    return f"{key}='{text}'"
+
+
 def run_missing(asked: argparse.Namespace, console: "Console") -> dict[str, str]:
     """Run the studies that have neither arrays nor an extract, each as `scripts/run.py` would.
 
@@ -94,8 +101,6 @@ def run_missing(asked: argparse.Namespace, console: "Console") -> dict[str, str]
     Raises:
         ValueError: a name is not a study of the report.
     """
-    from cqbjax.cli._compose import quote
-
     missing, size = find_missing(asked.root, asked.names), asked.missing
     if not missing:
         console.print("no study of the report is missing")

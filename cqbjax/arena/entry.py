@@ -15,7 +15,7 @@ from cqbjax.core import backend
 from cqbjax.core.contract import is_third_party, policy_error, prefix_errors
 from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
-from cqbjax.experiments import display, loop, shards
+from cqbjax.experiments import display, loop
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import ResultIndex
@@ -120,9 +120,9 @@ def _run_entries(
     for entry in entries:
         name = entry.task.name
         folder = check_writable(request.folder / "data" / name, "out")
-        indices[name] = index = shards.index_of([entry.ready], folder)
+        indices[name] = index = loop.index_of([entry.ready], folder)
         index.set_aside_unreadable()
-        left[name] = shards.select_missing([entry.ready], index)
+        left[name] = loop.select_missing([entry.ready], index)
     stored = sum(not points for points in left.values())
     console.print(
         f"{len(entries)} tasks, {stored} of them stored: about "
@@ -140,7 +140,7 @@ def _run_entries(
             if lost:
                 failed[name] = next(iter(lost.values()))
                 continue
-        (point,) = shards.read_back([entry.ready], indices[name])
+        (point,) = loop.read_back([entry.ready], indices[name])
         rows.append(tabulate_point(point, name))
         notes[name] = _describe(entry, indices[name])
     if not rows:

@@ -24,11 +24,12 @@ from cqbjax.core import backend
 from cqbjax.core.contract import policy_error
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import configs, grid, manifests, shards
+from cqbjax.experiments import configs, grid, manifests
 from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import store as results
+from cqbjax.results.index import ResultIndex
 from cqbjax.testing.fairness import check_fairness, permute_servers, run_isolated
 
 # Seeds of the runs that find a policy's calls.
@@ -153,7 +154,7 @@ def _list_settings(config: Config) -> dict[str, Any]:
 def _check_note(task: str, note: Mapping[str, Any], config: Config, folder: Path) -> None:
     """Raise if a board's note on a task does not follow from the stored results."""
     (of_arena,) = select_tasks([task])
-    looks = count_looks(shards.ResultIndex.of_study(folder / "data" / task, config.name))
+    looks = count_looks(ResultIndex.of_study(folder / "data" / task, config.name))
     facts = {
         "version": of_arena.version, "seeds": config.num_seeds, "horizon": config.horizon,
         "first_seed": config.first_seed, "looks": {x: looks.get(x, 0) for x in note["looks"]},

@@ -242,12 +242,6 @@ def _list_keys() -> tuple[frozenset[str], dict[str, list[str]]]:
     ), readers
 
 
-def quote(key: str, value: object) -> str:
-    """Return `key=value` for Hydra, quoted: `,`, `=` and others have a meaning in its grammar."""
-    text = re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + "\\'" * bool(end[2]), str(value))
-    return f"{key}='{text}'"
-
-
 def launch_jobs(
     task: Callable[[Sequence[Job]], Sequence[Any] | None], config: DictConfig,
     words: Sequence[Sequence[str]],

@@ -12,42 +12,34 @@ and no user is stored. docs/how_to/decide_from_a_log.md describes the keys.
 
 import argparse
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cqbjax.cli._command import Arguments, run_plain
-from cqbjax.core.inputs import is_integer, is_number, suggest_names
-from cqbjax.experiments.validation import GROUPS, validate_name
+from cqbjax.core.inputs import is_number, suggest_names
+from cqbjax.experiments.validation import COUNT, GROUPS, TEXT, Rule, one_of, validate_name
 
-Rule = tuple[Callable[[Any], bool], str]
-MAPPING: Rule = (lambda value: isinstance(value, dict), "a mapping, such as {time: created_at}")
-SHARE: Rule = (lambda value: is_number(value) and 0 < value <= 1, "a number in (0, 1]")
-SECONDS: Rule = (lambda value: is_number(value) and value > 0, "seconds, above 0")
-WHOLE: Rule = (lambda value: is_integer(value) and value >= 1, "a whole number, at least 1")
-
-
-def one_of(*choices: str) -> Rule:
-    """Return the rule of a key with these choices."""
-    return choices.__contains__, f"one of {', '.join(choices)}"
-
+MAPPING: Rule = (lambda x: isinstance(x, dict), "must be a mapping, such as {time: created_at}")
+SHARE: Rule = (lambda x: is_number(x) and 0 < x <= 1, "must be a number in (0, 1]")
+SECONDS: Rule = (lambda x: is_number(x) and x > 0, "must be seconds, above 0")
+LABELS: Rule = (lambda x: isinstance(x, list), "must be a list of labels, such as [acqb,greedy]")
 
 # The keys that each step reads, and what each must be.
 READING = {"columns": MAPPING, "models": MAPPING, "max_bad": SHARE}
 LINKING = {"threshold": SHARE, "max_gap": SECONDS}
 FITTING = {
     "precision": SHARE, "contexts": one_of("none", "statistics", "words", "embeddings"),
-    "outcome": one_of("attempt", "query", "prompt"), "round_seconds": SECONDS, "channels": WHOLE,
+    "outcome": one_of("attempt", "query", "prompt"), "round_seconds": SECONDS, "channels": COUNT,
     "arrivals": one_of("trace", "profile"),
 }  # fmt: skip
-NAME: dict[str, Rule] = {"name": (lambda value: isinstance(value, str), "a word")}
-LABELS: Rule = (lambda value: isinstance(value, list), "a list of labels, such as [acqb,greedy]")
-COMPARING = {"seeds": WHOLE, "horizon": WHOLE, "policies": LABELS}
+COMPARING = {"seeds": COUNT, "horizon": COUNT, "policies": LABELS}
 SEEDS = 200
 VERBS = {
-    "describe": READING | LINKING, "fit": READING | LINKING | FITTING | NAME, "compare": COMPARING
+    "describe": READING | LINKING, "fit": READING | LINKING | FITTING | {"name": TEXT},
+    "compare": COMPARING,
 }  # fmt: skip
 
 ARGUMENTS = Arguments(description="Read a log of requests to LLMs.")
@@ -75,7 +67,7 @@ def parse_keys(verb: str, words: Sequence[str]) -> dict[str, Any]:
         except yaml.YAMLError:
             values[key] = None
         if not is_allowed(values[key]):
-            raise ValueError(f"{word} must be {allowed}")
+            raise ValueError(f"{word} {allowed}")
     return values
 
 
@@ -139,7 +131,7 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     from cqbjax.cli._compose import compose_jobs, find_user_folder, initialize_hydra
     from cqbjax.cli._instantiate import make
     from cqbjax.core.files import write_atomic
-    from cqbjax.experiments.scenario import build_queries
+    from cqbjax.experiments.study import build_queries
     from cqbjax.figures import save_figure
     from cqbjax.log_analysis import compare, scenario
 
@@ -158,15 +150,9 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     )
     source = build_queries(config, make(config.source), [*users.values()], [*service.values()])
     rounds = next((one.rounds for one in service.values() if hasattr(one, "rounds")), 1.0)
+    seeds = keys.get("seeds", SEEDS)
     compared = compare.compare(
-        arrays,
-        about,
-        source,
-        config.arrival_rate,
-        rounds,
-        chosen,
-        keys.get("seeds", SEEDS),
-        horizon,
+        arrays, about, source, config.arrival_rate, rounds, chosen, seeds, horizon
     )
     table = compare.tabulate(compared)
     lines = list(compare.describe_comparison(compared, table))

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from rich.table import Table
 
 from cqbjax import datasets
 from cqbjax.cli._command import run_configured
-from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.datasets.cache import cache_folder
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
-from cqbjax.experiments.configs import CONF, Config, select
+from cqbjax.experiments.configs import CONF, Config
 from cqbjax.experiments.grid import Job
+from cqbjax.experiments.validation import COUNT, FLAG, NUMBER, WORD, Rule, apply_rules, or_null
 from cqbjax.logs import linking
 from cqbjax.logs import prepare as logs
 from cqbjax.offline import value_tables
@@ -38,7 +38,7 @@ def prepare_all(jobs: Sequence[Job]) -> None:
     for config in (job.config for job in jobs):
         if config.dataset == omegaconf.MISSING:
             raise ValueError("dataset=NAME is missing, it must be given.")
-        _validate(config)
+        apply_rules({**config, **{f"wildchat.{k}": v for k, v in config.wildchat.items()}}, RULES)
         if config.dataset == logs.NAME:
             _prepare_log(config)
         else:
@@ -69,7 +69,12 @@ def _prepare_table(config: Config) -> None:
         console.print(f"  {note}")
     if table.proxy_note:
         console.print(f"  note: {table.proxy_note}")
-    console.print("; ".join(_describe_grades(table.performance, satisfied)))
+    shares = []
+    for grade in (0, 1):
+        graded = satisfied[table.performance == grade]
+        value = f"{graded.mean():.3f}" if graded.size else "unknown, no answer has it"
+        shares.append(f"P(satisfied | grade {grade}) = {value}")
+    console.print("; ".join(shares))
     console.print(_tabulate_servers(table, satisfied))
     console.print(
         f"with K=1 and retrials random routing serves {served.random:.3f} queries a round, the "
@@ -83,14 +88,6 @@ def _prepare_table(config: Config) -> None:
         print_table(card, "What contexts are worth: queries satisfied")
     else:
         console.print("too few prompts to say what contexts are worth")
-
-
-def _describe_grades(grades: np.ndarray, satisfied: np.ndarray) -> Iterator[str]:
-    """Yield how often the answers [P, N] with grade 0, and those with grade 1, satisfy."""
-    for grade in (0, 1):
-        graded = satisfied[grades == grade]
-        value = f"{graded.mean():.3f}" if graded.size else "unknown, no answer has it"
-        yield f"P(satisfied | grade {grade}) = {value}"
 
 
 def _tabulate_servers(table: datasets.RoutingTable, satisfied: np.ndarray) -> Table:
@@ -129,29 +126,14 @@ def _prepare_log(config: Config) -> None:
         console.print(f"  {line}", markup=False)
 
 
-# Type of a value -> its test, and the keys of this type. Those in `NULLABLE` may be null.
-KEY_TYPES: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
-    "a word": (
-        lambda value: isinstance(value, str) and bool(value),
-        ("dataset", "source", "embeddings", "prices", "revision", "model", "truncation_side",
-         "wildchat.model", "wildchat.tokens", "wildchat.among"),
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("dataset", "wildchat.model", "wildchat.tokens", "wildchat.among"), WORD),
+    **dict.fromkeys(
+        ("source", "embeddings", "prices", "revision", "model", "truncation_side"), or_null(*WORD)
     ),
-    "a whole number, at least 1": (
-        lambda value: is_integer(value) and value >= 1, ("batch_size",)
-    ),
-    "a number": (is_number, ("wildchat.threshold", "wildchat.min_gap")),
-    "true or false": (lambda value: isinstance(value, bool), ("progress",)),
+    "batch_size": COUNT, "progress": FLAG,
+    "wildchat.threshold": NUMBER, "wildchat.min_gap": NUMBER,
 }  # fmt: skip
-NULLABLE = ("source", "embeddings", "prices", "revision", "model", "truncation_side")
-
-
-def _validate(config: Config) -> None:
-    """Raise a ValueError for a value of a wrong type, naming the key and what is allowed."""
-    for name, (is_valid, keys) in KEY_TYPES.items():
-        for key in keys:
-            value, nullable = select(config, key), key in NULLABLE
-            if not is_valid(value) and not (value is None and nullable):
-                raise ValueError(f"{key}={value} must be {name}{', or null' * nullable}")
 
 
 def _select_dataset(config: Config) -> datasets.Dataset:

@@ -179,9 +179,11 @@ class SweepPlan:
     def program_spec(self, batch: Batch, slots: int) -> ProgramSpec:
         """Return what the programs of a batch at this many slots depend on."""
         problem, records = batch.spec.problem, batch.spec.records
+        products = problem.num_servers * problem.dim**2 * problem.assortment_size
+        spare = memory.CPU_MOST_SPARE // (products * problem.horizon)
         width = self.chunk or memory.chunk_width(
             batch.run_bytes(slots), len(batch.runs.seed), batch.runs_per_label, self.devices,
-            self.bytes_per_device, memory.spare_runs(problem),
+            self.bytes_per_device, spare,
         )  # fmt: skip
         on_cpu = self.devices[0].platform == "cpu"
         padded = pad_horizon(batch, slots, self.bytes_per_device // width) if on_cpu else None
@@ -362,8 +364,7 @@ def _stack(trees: Sequence[Any]) -> Any:
 
     The leaves have the dtypes of `pytree.as_arrays`, whose arrays would take longer than planning.
     """
-
-    def stack(*leaves: Any) -> np.ndarray:
-        return np.stack([np.asarray(leaf, pytree.array_dtype(leaf)) for leaf in leaves])
-
-    return jax.tree.map(stack, *trees)
+    return jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(one, pytree.array_dtype(one)) for one in leaves]),
+        *trees,
+    )

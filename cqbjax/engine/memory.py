@@ -76,23 +76,6 @@ def check_chunks(
         )
 
 
-def check_record_bytes(size: int) -> None:
-    """Raise if the machine cannot hold the records of a sweep.
-
-    Args:
-        size: bytes of all records.
-
-    Raises:
-        ValueError: naming the arguments that make it smaller.
-    """
-    if size > machine_memory():
-        raise ValueError(
-            f"what is recorded takes {size / 1e9:.4g} GB, and the machine has "
-            f"{machine_memory() / 1e9:.3g}: lower num_seeds or horizon, raise record_every, or "
-            "give the seeds in several studies by first_seed"
-        )
-
-
 def device_budget(memory_gb: float | None, devices: Sequence[jax.Device]) -> int:
     """Return the bytes that the runs of one device may fill.
 
@@ -120,7 +103,8 @@ def chunk_width(
             batches of a sweep have the same width and share the program that draws their instances.
         devices: where chunks run.
         bytes_per_device: from `device_budget`.
-        spare: padding runs per device that cost so little that they may be added (`spare_runs`).
+        spare: padding runs per device that a CPU finishes in about half a second, and that may
+            therefore be added.
 
     Returns:
         Runs per device and chunk, at least 1.
@@ -143,12 +127,6 @@ def chunk_width(
     if fitting >= CPU_NARROW and padding <= max(spare, CPU_SHARE_SPARE * policy_share):
         return CPU_NARROW
     return min(share, fitting, CPU_WIDTH, max(CPU_NARROW, policy_share))
-
-
-def spare_runs(problem: Problem) -> int:
-    """Return how many padding runs a CPU finishes in about half a second."""
-    products = problem.num_servers * problem.dim**2 * problem.assortment_size
-    return CPU_MOST_SPARE // (products * problem.horizon)
 
 
 @functools.lru_cache(CACHE_SIZE)

@@ -84,6 +84,7 @@ class Program:
     Attributes:
         out_info: shapes of its results.
         compiled: the compiled program; None before `compile`.
+        seconds: of lowering and compiling, until `compile_one` has counted them.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Program:
         self.compiled: Any = None
         self.out_info, self._lock = lowered.out_info, threading.Lock()
         self._compile = functools.partial(backend.compile_lowered, lowered, platform, **options)
-        self._seconds = time.perf_counter() - begun
+        self.seconds = time.perf_counter() - begun
 
     def compile(self) -> Any:
         """Return the compiled program, compiling it on first use."""
@@ -106,13 +107,8 @@ class Program:
                 begun = time.perf_counter()
                 self.compiled = self._compile()
                 del self._compile  # the lowered program is no longer needed
-                self._seconds += time.perf_counter() - begun
+                self.seconds += time.perf_counter() - begun
         return self.compiled
-
-    def take_seconds(self) -> float:
-        """Return the seconds that lowering and compiling took; 0 from the second call on."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
 
 
 class Programs(NamedTuple):
@@ -149,7 +145,8 @@ def compile_one(spec: ProgramSpec) -> Programs:
     """Return the programs of a spec, compiling them on first use in this process."""
     compile_all([spec])
     draw, start, advance = _lower(spec.shared_spec)
-    seconds = draw.take_seconds() + start.take_seconds() + advance.take_seconds()
+    seconds = draw.seconds + start.seconds + advance.seconds
+    draw.seconds = start.seconds = advance.seconds = 0.0
     extents = (rng.run_length(spec.problem.horizon),) if spec.padded_problem else ()
     return Programs(draw.compiled, start.compiled, advance.compiled, spec, seconds, extents)
 

@@ -160,17 +160,19 @@ def attempt(
     for index, real in _chunk_indices(len(runs.seed), spec.runs):
         chunk = take(runs, index)
         name = f"{slots}-{arrays_digest(chunk)}"
-        results = _load_finished(batch, len(index), checkpoints, name)
-        if results is None:
-            if compiled is None:
-                progress.set_activity("compiling", batch.labels[0])
-                asked = time.perf_counter()
-                compiled = programs.compile_one(spec)
-                waited, compiling = time.perf_counter() - asked, compiled.seconds
-            results = run_chunk(compiled, batch, chunk, real, progress, checkpoints, name)
-        else:
+        zero = np.zeros(len(index), np.int32)
+        like = 0.0, RunResults(_empty_records(batch.spec, len(index)), zero, zero)
+        stored = checkpoints.load(f"{name}.done", like)
+        if stored is not None:
+            done.append((stored[1], float(stored[0])))
             progress.advance(real * batch.spec.problem.horizon)
-        done.append(results)
+            continue
+        if compiled is None:
+            progress.set_activity("compiling", batch.labels[0])
+            asked = time.perf_counter()
+            compiled = programs.compile_one(spec)
+            waited, compiling = time.perf_counter() - asked, compiled.seconds
+        done.append(run_chunk(compiled, batch, chunk, real, progress, checkpoints, name))
     running = time.perf_counter() - begun - waited
     progress.run_seconds += running
     earlier = sum(seconds for _, seconds in done)
@@ -208,16 +210,19 @@ def run_chunk(
         carry, made = state.carry, list[dict[str, Any]]()
         for stretch, count in compiled.stretches(1 + call * rounds):
             carry, recorded = compiled.advance(policy, instance, carry, stretch)
-            made.append(_trim_records(spec, recorded, count))
+            for one in spec.recorders:
+                values = np.asarray(recorded[one.name])
+                recorded[one.name] = values[:, :count] if one.per == "round" else values
+            made.append(recorded)
         _check_actions(batch, runs, carry.breach)
-        recorded = _append_records(spec, state.recorded, *made)
+        # If every run of the chunk has to be repeated, its other rounds are not needed.
+        lost = (np.asarray(carry.overflow) > 0).all()
+        left = records.calls - call - 1 if lost else 0
+        recorded = _append_records(spec, state.recorded, *made * (1 + left))
         state = _ChunkState(before + time.perf_counter() - begun, carry, recorded)
         progress.advance(real * rounds)
-        if (np.asarray(carry.overflow) > 0).all():
-            # Every run of the chunk has to be repeated, so its other rounds are not needed.
-            left = records.calls - call - 1
+        if lost:
             progress.expect(-real * rounds * left)
-            state = state._replace(recorded=_append_records(spec, recorded, *made * left))
             break
         checkpoints.save(name, state)
     carry = state.carry
@@ -228,16 +233,6 @@ def run_chunk(
     return results, before
 
 
-def _load_finished(
-    batch: Batch, runs: int, checkpoints: Checkpoints, name: str
-) -> tuple[RunResults, float] | None:
-    """Return the stored results of a finished chunk and the seconds that it took, or None."""
-    zero = np.zeros(runs, np.int32)
-    like = (0.0, RunResults(_empty_records(batch.spec, runs), zero, zero))
-    stored = checkpoints.load(f"{name}.done", like)
-    return None if stored is None else (stored[1], float(stored[0]))
-
-
 def _empty_records(spec: SweepSpec, runs: int) -> dict[str, Any]:
     """Return the records before the first round: [runs, 0, ...], or [runs, ...] per run."""
     axes = {"round": (runs, 0), "run": (runs,)}
@@ -245,16 +240,6 @@ def _empty_records(spec: SweepSpec, runs: int) -> dict[str, Any]:
     return {
         recorder.name: np.zeros(axes[recorder.per] + shape.shape, shape.dtype)
         for recorder, shape in zip(spec.recorders, shapes, strict=True)
-    }
-
-
-def _trim_records(spec: SweepSpec, recorded: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the first `count` records of rounds, on the host, and the records of runs."""
-    return {
-        one.name: np.asarray(recorded[one.name])[:, :count]
-        if one.per == "round"
-        else recorded[one.name]
-        for one in spec.recorders
     }
 
 

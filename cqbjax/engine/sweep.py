@@ -1,10 +1,9 @@
 """Run sweeps: every policy at every arrival rate and seed, as one labelled dataset per sweep."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,23 +29,7 @@ NO_REPEATS = ", no LLM twice for a query while others remain"
 # Batches whose programs are compiled at once, before the first of them runs.
 BATCHES_AT_ONCE = 8
 
-RENAMED = {"arrival_rates": "arrival_rate", "assortment_size": "K"}
-P = ParamSpec("P")
 
-
-def _explain_renamed(function: Callable[P, xr.Dataset]) -> Callable[P, xr.Dataset]:
-    """Return the function with an error that names the new name of a renamed argument."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **arguments: P.kwargs) -> xr.Dataset:
-        for old in arguments.keys() & RENAMED:
-            raise TypeError(f"sweep: {old} is now {RENAMED[old]}, as on the command line")
-        return function(*args, **arguments)
-
-    return call
-
-
-@_explain_renamed
 def sweep(
     policies: Any,
     source: Any,

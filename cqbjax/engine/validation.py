@@ -72,7 +72,13 @@ def build_spec(
         )
     recorders = _check_recorders(record, problem)
     runs = len(policies) * len(arrival_rate) * len(seeds)
-    memory.check_record_bytes(runs * memory.record_bytes(recorders, problem, records))
+    size, most = runs * memory.record_bytes(recorders, problem, records), memory.machine_memory()
+    if size > most:
+        raise ValueError(
+            f"what is recorded takes {size / 1e9:.4g} GB, and the machine has {most / 1e9:.3g}: "
+            "lower num_seeds or horizon, raise record_every, or give the seeds in several studies "
+            "by first_seed"
+        )
     numbers = np.asarray(seeds, int)
     rates = np.asarray([round_fraction(float(rate)) for rate in arrival_rate])
     spec = SweepSpec(every_policy, source, problem, rates, numbers, records, capacity, recorders)

@@ -67,8 +67,14 @@ class Ray:
         """Call a function on each task; see `Cluster.run`."""
         ray = import_extra("ray", "ray", "cluster=ray")
         started = not ray.is_initialized()
-        if started:
-            self._start(ray)
+        options = {} if self.address else {"include_dashboard": False}
+        try:
+            if started:
+                ray.init(self.address, log_to_driver=False, logging_level="ERROR", **options)
+        except (ConnectionError, RuntimeError) as error:
+            raise ValueError(
+                f"cluster.address={self.address} cannot be reached: {describe_error(error)}"
+            ) from error
         try:
             total = ray.cluster_resources().get("CPU", 1)
             workers = self.workers or max(1, int(total) // 2)
@@ -82,29 +88,15 @@ class Ray:
             pending = {remote.remote(task): number for number, task in enumerate(tasks)}
             while pending:
                 (ended, *_), _ = ray.wait(list(pending), num_returns=1)
-                yield self._collect(ray, ended, pending.pop(ended))
+                number, value, reason = pending.pop(ended), None, ""
+                try:
+                    value = ray.get(ended)
+                except ray.exceptions.RayError as error:
+                    reason = describe_error(getattr(error, "cause", None) or error)
+                yield TaskResult(number, value, reason)
         finally:
             if started:
                 ray.shutdown()
-
-    def _start(self, ray: Any) -> None:
-        """Start a cluster here, or connect to one."""
-        options = {} if self.address else {"include_dashboard": False}
-        try:
-            ray.init(self.address, log_to_driver=False, logging_level="ERROR", **options)
-        except (ConnectionError, RuntimeError) as error:
-            raise ValueError(
-                f"cluster.address={self.address} cannot be reached: {describe_error(error)}"
-            ) from error
-
-    @staticmethod
-    def _collect(ray: Any, ended: Any, number: int) -> TaskResult:
-        try:
-            return TaskResult(number, ray.get(ended), "")
-        except ray.exceptions.RayTaskError as error:
-            return TaskResult(number, None, describe_error(error.cause))
-        except ray.exceptions.RayError as error:
-            return TaskResult(number, None, describe_error(error))
 
 
 @dataclass(frozen=True)
@@ -134,17 +126,6 @@ class Slurm:
         A lost job counts as failed: the same command submits it again.
         """
         submitit = import_extra("submitit", "slurm", "cluster=slurm")
-        jobs = dict(enumerate(self._submit(submitit, function, tasks)))
-        while jobs:
-            ended = [number for number, job in jobs.items() if job.done()]
-            for number in ended:
-                yield self._collect(submitit, jobs.pop(number), number)
-            if jobs and not ended:
-                time.sleep(self.every)
-
-    def _submit(
-        self, submitit: Any, function: Callable[[Any], Any], tasks: Sequence[Any]
-    ) -> list[Any]:
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         try:
             executor = submitit.AutoExecutor(
@@ -152,19 +133,22 @@ class Slurm:
             )
             array = {} if self.local else {"slurm_array_parallelism": self.at_once}
             executor.update_parameters(timeout_min=self.minutes, **array, **(self.settings or {}))
-            return list(executor.map_array(function, tasks))
+            jobs = dict(enumerate(executor.map_array(function, tasks)))
         except (RuntimeError, NameError, TypeError, submitit.core.utils.FailedJobError) as error:
             raise ValueError(f"cluster=slurm cannot submit: {describe_error(error)}") from error
-
-    @staticmethod
-    def _collect(submitit: Any, job: Any, number: int) -> TaskResult:
-        try:
-            return TaskResult(number, job.result(), "")
-        except submitit.core.utils.UncompletedJobError:
-            reason = f"job {job.job_id} was lost (its log: {job.paths.stderr})"
-            return TaskResult(number, None, reason)
-        except submitit.core.utils.FailedJobError as error:
-            return TaskResult(number, None, describe_error(error, -1))
+        while jobs:
+            ended = [number for number, job in jobs.items() if job.done()]
+            for number in ended:
+                job, value, reason = jobs.pop(number), None, ""
+                try:
+                    value = job.result()
+                except submitit.core.utils.UncompletedJobError:
+                    reason = f"job {job.job_id} was lost (its log: {job.paths.stderr})"
+                except submitit.core.utils.FailedJobError as error:
+                    reason = describe_error(error, -1)
+                yield TaskResult(number, value, reason)
+            if jobs and not ended:
+                time.sleep(self.every)
 
 
 def describe_error(error: BaseException, line: int = 0) -> str:

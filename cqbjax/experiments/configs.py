@@ -100,10 +100,6 @@ class ComposedConfig(Config):
             copied["grid"] = list(self["grid"])
         return copied
 
-    def uninterpolated(self) -> Config:
-        """Return the template's values, with interpolations as text."""
-        return self.template.load_plain()
-
 
 class Template:
     """A composed configuration whose interpolations are not resolved yet."""
@@ -130,7 +126,12 @@ class Template:
         """
         config = self.load_plain()
         if self._relative or not all(_set_value(config, *item) for item in values.items()):
-            return self._merge(values)
+            # OmegaConf sets values that change the structure or bring interpolations.
+            merged = self.to_omegaconf(values)
+            if not self._relative:
+                return Template(merged).with_values({})
+            OmegaConf.resolve(merged)
+            return ComposedConfig(to_config(OmegaConf.to_container(merged)), self, values, {})
         errors: dict[Path, Exception] = {}
         resolver = _Resolver(self, config, values)
         for path, node, text in list(_find_interpolations(config)):
@@ -149,14 +150,6 @@ class Template:
             OmegaConf.update(config, key, value, merge=True)
         return config
 
-    def _merge(self, values: Mapping[str, Any]) -> ComposedConfig:
-        """Let OmegaConf set values that change the structure or bring interpolations."""
-        config = self.to_omegaconf(values)
-        if not self._relative:
-            return Template(config).with_values({})
-        OmegaConf.resolve(config)
-        return ComposedConfig(to_config(OmegaConf.to_container(config)), self, values, {})
-
 
 class _Resolver:
     """Resolves the interpolations of one configuration, with results cached in its template."""
@@ -168,19 +161,19 @@ class _Resolver:
     def resolve(self, text: str) -> Any:
         """Return the value of a text with interpolations."""
         names = _REFERENCE.findall(text)
+        values = [select(self._config, name) for name in names]
         if len(names) + len(_RESOLVER_CALL.findall(text)) != text.count("${"):
             return self._resolve_with_omegaconf(text)
-        key = text, repr([self._look_up(name) for name in names])
+        key = (
+            text,
+            repr([self.resolve(x) if isinstance(x, str) and "${" in x else x for x in values]),
+        )
         if "${" in key[1]:
             return self._resolve_with_omegaconf(text)
         cache = self._template.resolved
         if key not in cache:
             cache[key] = pickle.dumps(self._resolve_with_omegaconf(text))
         return pickle.loads(cache[key])
-
-    def _look_up(self, name: str) -> Any:
-        value = select(self._config, name)
-        return self.resolve(value) if isinstance(value, str) and "${" in value else value
 
     def _resolve_with_omegaconf(self, text: str) -> Any:
         if self._omegaconf is None:
@@ -241,7 +234,7 @@ def select(config: Any, key: str) -> Any:
 
 def find_references(config: ComposedConfig, key: str) -> Iterator[tuple[Path, str]]:
     """Yield the interpolations that refer to `a.b.c`, or to a key inside it: path and text."""
-    for path, _, text in _find_interpolations(config.uninterpolated()):
+    for path, _, text in _find_interpolations(config.template.load_plain()):
         where = ".".join(map(str, path))
         overridden = any(f"{where}.".startswith(f"{name}.") for name in config.set_values)
         for name in () if overridden else _REFERENCE.findall(text):

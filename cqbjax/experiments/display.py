@@ -9,16 +9,12 @@ from typing import Any
 import xarray as xr
 from rich.console import Console
 
-from cqbjax.engine.runner import Estimate
-from cqbjax.experiments import validation
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
+from cqbjax.experiments.study_types import StudyOutput, StudyType
 
 # Returns the output of a study: a caller of `run` or `report` may extend that of its type.
 Show = Callable[[StudyType, Sequence[xr.Dataset], Config], StudyOutput]
 
-# A figure with more pairs of panels would be illegible: it shows only the last rounds.
-MOST_PANELS = 9
 # Columns of an output that is not a terminal.
 FILE_WIDTH = 150
 
@@ -75,15 +71,6 @@ def write_output(
     return written
 
 
-def name_seeds(output: StudyOutput, seeds: str) -> StudyOutput:
-    """Return the output with the number of seeds in the captions of its tables."""
-    tables = {
-        name: table._replace(caption=table.caption and f"{table.caption}: {seeds}")
-        for name, table in output.tables.items()
-    }
-    return output._replace(tables=tables)
-
-
 def describe_files(paths: Sequence[Path]) -> str:
     """Return paths in one text, those that differ in their endings as `figures/first.{pdf,png}`."""
     endings: dict[str, list[str]] = {}
@@ -93,32 +80,6 @@ def describe_files(paths: Sequence[Path]) -> str:
         f"{stem}.{some[0]}" if len(some) == 1 else f"{stem}.{{{','.join(some)}}}"
         for stem, some in endings.items()
     )
-
-
-def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-    """Return the figure and the table of an ordinary study.
-
-    Args:
-        points: from `results.load_points`.
-        config: configuration of the study; `title, figure_policies, spread, queue, table,
-            table_rounds` are read.
-    """
-    # Imported here, so that the first round does not wait for Matplotlib and Polars.
-    from cqbjax.figures import draw_curves, draw_over_keys, users
-    from cqbjax.results.metrics import find_recorded, list_panels
-
-    drawn = [_select_policies(point, config.figure_policies) for point in points]
-    fits_panels = sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
-    if fits_panels:
-        panels = [name for name in list_panels(drawn, config) if name not in users.ELSEWHERE]
-        figure = draw_curves(drawn, panels, config.spread, config.get("scale", "linear"))
-    else:
-        figure = draw_over_keys(drawn)
-    main = OutputTable(
-        build_table(points, config), config.title or config.name, recorded=find_recorded(points)
-    )
-    others = dict(users.draw_user_figures(drawn, fits_panels, config.spread))
-    return StudyOutput({"": main}, {"": figure, **others})
 
 
 def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
@@ -132,66 +93,6 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     if config.table == "throughput":
         return tables.throughput_table(points, rounds, config.get("compared") or "acqb")
     return tables.gap_table(points, rounds, config.get("compared"), config.table)
-
-
-def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
-    """Select the policies to draw, or all if none of them is in the point."""
-    if labels is None:
-        return point
-    drawn = [label for label in point.policy.values if label in labels]
-    return point.sel(policy=drawn) if drawn else point
-
-
-def compute_objective(points: Sequence[xr.Dataset], config: Config) -> float:
-    """Return the objective of a search: a mean over seeds, rates and points.
-
-    Args:
-        points: points of one job.
-        config: configuration of the job; `objective` names metric and policy.
-    """
-    from cqbjax.results.aggregate import aggregate_points
-
-    asked = config.objective
-    table = aggregate_points(points, [asked.metric])
-    return float(table.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
-
-
-def list_table_rounds(config: Config) -> list[int]:
-    """Return the rounds that the table of a study may show, and its last ones."""
-    horizons = validation.to_list(config.horizon)
-    # With several horizons the default rounds are not resolved yet.
-    rounds = [t for t in config.table_rounds if isinstance(t, int)]
-    return [*rounds, *(half for one in horizons for half in (one // 2, one))]
-
-
-def print_estimates(
-    ready: int, left: int, estimates: Sequence[Estimate], prepared: float, recorded: int,
-    console: Console,
-) -> None:  # fmt: skip
-    """Print what a sweep would run, and its estimated time.
-
-    Args:
-        ready: number of points.
-        left: number of points that are not stored yet.
-        estimates: estimates for the points that are not stored.
-        prepared: seconds of composing and validating.
-        recorded: bytes of the arrays that are in memory together until they are stored.
-        console: where it is printed.
-    """
-    lines = [
-        f"{one.description}: compiling {one.compiling:.1f} s, running {one.running:.1f} s"
-        for one in estimates
-    ]
-    compiling = sum(one.compiling for one in estimates)
-    running = sum(one.running for one in estimates)
-    total = (
-        f"{ready} points, {ready - left} of them stored; {len(estimates)} groups, a program each; "
-        f"about {prepared + compiling + running:.0f} s: composing and checking {prepared:.0f}, "
-        f"compiling {compiling:.0f} (done now, and cached), running {running:.0f}; fits of routers "
-        f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
-        "are in memory until they are stored"
-    )
-    print_lines(console, [*lines, total])
 
 
 def describe_time(simulated: float | None, wall: float) -> str:

@@ -1,29 +1,45 @@
 """The loop that runs a study: validate its points, run those that are not stored, show them all.
 
-Points run in this process, or on a cluster as one task for each shard.
+A shard is the unit that can be lost, repeated, or run by another process. Its points go through one
+call of their study type (`StudyType.run`), so that those of a sweep share batches; then they are
+stored. Its size bounds the memory of a study, however many points the study has. Shards run in this
+process, or on a cluster as one task each.
 """
 
+import contextlib
+import dataclasses
 import functools
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import xarray as xr
+import yaml
 from rich.console import Console
 
 from cqbjax.core import backend
-from cqbjax.core.files import check_writable
+from cqbjax.core.files import check_writable, hash_parts
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter, show_progress
-from cqbjax.experiments import display, grid, shards, study_types
+from cqbjax.experiments import configs, display, grid, study, study_types
 from cqbjax.experiments.clusters import Cluster
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.display import Show
 from cqbjax.experiments.grid import GridPoint, Job, PreparedPoint, Study
+from cqbjax.experiments.manifests import manifest_of
 from cqbjax.experiments.study import Factory
+from cqbjax.experiments.validation import RUN_KEYS
 from cqbjax.results.frame import LAST
-from cqbjax.results.index import ResultIndex
+from cqbjax.results.index import Cell, ResultIndex, RunRequest
+from cqbjax.results.points import StoredPoint
 
+UNFINISHED = ".unfinished"
+MAX_LINES = 6  # most notes that are printed of a shard
 # The least number of shards on a cluster, so that several machines have work.
 MIN_SHARDS = 8
 Make = Callable[[Config], Any]
@@ -62,9 +78,9 @@ def run_study(
     if not prepared:
         last = study.skipped[-1]
         raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
-    index = shards.index_of(prepared, study.folder)
+    index = index_of(prepared, study.folder)
     if study.config.dry_run:
-        _print_estimates(prepared, index, lap, console)
+        _print_estimates(prepared, index, lap(), console)
         return [None] * len(study.jobs)
     left = _find_missing(prepared, index, console)
     with show_progress(verbose=study.config.verbose) as progress:
@@ -77,23 +93,38 @@ def run_study(
     if searched:
         return _compute_objectives(study, by_job, index)
     if prepared:
-        elsewhere = bool(left and study.config.get("cluster"))
-        simulated = None if elsewhere else progress.run_seconds
         study_type = study_types.make_study_type(study.config, make)
         _show(prepared, study, index, study_type, console, show)
+        elsewhere = left and study.config.get("cluster")
+        simulated = None if elsewhere else progress.run_seconds
         console.print(display.describe_time(simulated, lap()), markup=False)
     return [None] * len(study.jobs)
 
 
 def _print_estimates(
-    points: Sequence[PreparedPoint], index: ResultIndex, lap: Callable[[], float], console: Console
+    points: Sequence[PreparedPoint], index: ResultIndex, preparing: float, console: Console
 ) -> None:
-    """Print how long the points would take."""
-    left, preparing = shards.select_missing(points, index), lap()
+    """Print what the points that are not stored would take; composing took `preparing` seconds."""
+    left, recorded = select_missing(points, index), 0
+    stored = len(points) - len({one.point.label for one in left})
     with show_progress() as progress:
         estimates = points[0].study_type.estimate(left, progress)
-    recorded, missing = shards.most_bytes(left), len({one.point.label for one in left})
-    display.print_estimates(len(points), missing, estimates, preparing, recorded, console)
+    for shard in divide(left):
+        recorded = max(recorded, sum(one.study_type.count_bytes(one) for one in shard))
+    lines = [
+        f"{one.description}: compiling {one.compiling:.1f} s, running {one.running:.1f} s"
+        for one in estimates
+    ]
+    compiling = sum(one.compiling for one in estimates)
+    running = sum(one.running for one in estimates)
+    total = (
+        f"{len(points)} points, {stored} of them stored; {len(estimates)} groups, a program each; "
+        f"about {preparing + compiling + running:.0f} s: composing and checking {preparing:.0f}, "
+        f"compiling {compiling:.0f} (done now, and cached), running {running:.0f}; fits of routers "
+        f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
+        "are in memory until they are stored"
+    )
+    display.print_lines(console, [*lines, total])
 
 
 def _find_missing(
@@ -106,13 +137,13 @@ def _find_missing(
     why = {".torn": "was damaged", ".older": "has the format of another version of cqbjax"}
     for file in index.set_aside_unreadable():
         display.print_lines(console, [f"{file} {why[file.suffix]}: its points run again"])
-    left, number = shards.select_missing(points, index), sum(len(one.policies) for one in points)
+    left, number = select_missing(points, index), sum(len(one.policies) for one in points)
     missing = len({(one.point.label, label) for one in left for label in one.policies})
     if missing < number:
         places = f"{len(points)} points" if len(points) > 1 else "the point"
         stored = f"{number - missing} of {number} policies at {places} are stored"
         display.print_lines(console, [f"{stored}: not run again"])
-    display.print_lines(console, shards.describe_replaced(left, index))
+    display.print_lines(console, describe_replaced(left, index))
     return left
 
 
@@ -122,12 +153,17 @@ def _show(
 ) -> None:  # fmt: skip
     """Write tables and figures of stored points, and print them."""
     panels = sum(len(one.point.config.arrival_rate) for one in points)
-    stored = shards.read_back(points, index, study_type.select_rounds(study.config, panels))
+    stored = read_back(points, index, study_type.select_rounds(study.config, panels))
     first = points[0].point.config
     output = show(study_type, stored, first) if show else study_type.show(stored, first)
-    seeds = max(index.count_seeds(shards.request_of(one)) for one in points)
+    seeds = max(index.count_seeds(request_of(one)) for one in points)
     if seeds > first.num_seeds:
-        output = display.name_seeds(output, f"{first.num_seeds} of the {seeds} stored seeds")
+        note = f"{first.num_seeds} of the {seeds} stored seeds"
+        tables = {
+            name: table._replace(caption=table.caption and f"{table.caption}: {note}")
+            for name, table in output.tables.items()
+        }
+        output = output._replace(tables=tables)
     written = display.write_output(output, study.config, study.config.name, console)
     display.print_lines(console, [f"written: {study.folder}, {display.describe_files(written)}"])
 
@@ -135,16 +171,23 @@ def _show(
 def _compute_objectives(
     study: Study, by_job: Sequence[Sequence[PreparedPoint]], index: ResultIndex
 ) -> list[Any]:
-    """Return the objective of each job, or an error for a job that cannot run; print them."""
+    """Return the objective of each job, or an error for a job that cannot run; print them.
+
+    It is a mean over seeds, rates and points; the key `objective` names its metric and policy.
+    """
+    from cqbjax.results.aggregate import aggregate_points
+
     prepared = [point for points in by_job for point in points]
-    stored = iter(shards.read_back(prepared, index, [LAST]) if prepared else ())
+    stored = iter(read_back(prepared, index, [LAST]) if prepared else ())
     values: list[Any] = []
     for job, points in zip(study.jobs, by_job, strict=True):
-        data = [next(stored) for _ in points]
-        values.append(
-            display.compute_objective(data, job.config) if data else ValueError("cannot run")
-        )
-        print(f"{grid.format_words(job.swept)}: {values[-1]}")
+        value: Any = ValueError("cannot run")
+        if points:
+            asked = job.config.objective
+            table = aggregate_points([next(stored) for _ in points], [asked.metric])
+            value = float(table.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
+        values.append(value)
+        print(f"{grid.format_words(job.swept)}: {value}")
     return values
 
 
@@ -154,11 +197,11 @@ def run_points(
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points, in this process or on the cluster of their configuration.
 
-    Arguments, result and errors are those of `shards.run_all`; `make` instantiates a configuration.
+    Arguments, result and errors are those of `run_all`; `make` instantiates a configuration.
     """
     cluster = points[0].point.config.get("cluster") if points else None
     if not cluster:
-        return shards.run_all(points, index, progress, console, fail_fast)
+        return run_all(points, index, progress, console, fail_fast)
     return run_on_cluster(make(cluster), make, points, index, progress, fail_fast)
 
 
@@ -194,8 +237,8 @@ def run_task(task: ShardTask) -> dict[str, str]:
         one = factory.make_once(point.config.kind).prepare(point, factory)
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
         points.append(one._replace(policies=policies))
-    index = shards.index_of(points, task.folder)
-    return shards.run_all(points, index, Reporter(), Console(quiet=True), task.fail_fast)
+    index = index_of(points, task.folder)
+    return run_all(points, index, Reporter(), Console(quiet=True), task.fail_fast)
 
 
 @functools.cache
@@ -215,7 +258,7 @@ def run_on_cluster(
     Args:
         cluster: runs the tasks.
         make: instantiates a configuration.
-        points: from `shards.select_missing`.
+        points: from `select_missing`.
         index: index of the experiment's folder.
         progress: advances by whole shards.
         fail_fast: whether a point that cannot run stops the study.
@@ -226,7 +269,7 @@ def run_on_cluster(
     Raises:
         ValueError: with `fail_fast`, for the first of them.
     """
-    divided = shards.divide(points, MIN_SHARDS)
+    divided = divide(points, MIN_SHARDS)
     tasks = [
         ShardTask(
             [one.point for one in shard], [list(one.policies) for one in shard],
@@ -247,3 +290,167 @@ def run_on_cluster(
         else:
             lost |= result.value
     return lost
+
+
+def request_of(prepared: PreparedPoint) -> RunRequest:
+    """Return the runs of a point, as the store identifies them."""
+    config, name = prepared.point.config, prepared.point.name
+    key = prepared.study_type.cache_key(prepared)
+    if not prepared.study_type.extensible:
+        return RunRequest(name, key)
+    return RunRequest(name, key, config.arrival_rate, grid.list_seeds(config))
+
+
+def index_of(points: Sequence[PreparedPoint], folder: Path) -> ResultIndex:
+    """Return the index of the folder of points.
+
+    Raises:
+        ValueError: the folder holds results of another experiment.
+    """
+    return ResultIndex.of_study(folder, points[0].point.config.name)
+
+
+def select_missing(points: Sequence[PreparedPoint], index: ResultIndex) -> list[PreparedPoint]:
+    """Return the policies, arrival rates and seeds that are not stored, as parts of points.
+
+    Each part has consecutive seeds.
+    """
+    parts = []
+    for prepared in points:
+        policies, config = prepared.policies, prepared.point.config
+        if config.rerun:
+            parts.append(prepared)
+            continue
+        request = request_of(prepared)
+        labels: dict[tuple[tuple[Any, ...], range] | None, list[str]] = {}
+        for label, cells in index.missing(request).items():
+            for block in [None] if len(cells) == len(request.cells) else _form_blocks(cells):
+                labels.setdefault(block, []).append(label)
+        for block, missing in labels.items():
+            part = prepared._replace(
+                # The oracle always runs, and a sweep would replace a missing one by the paper's.
+                policies={x: policies[x] for x in policies if x in missing or x == OPTIMAL}
+            )
+            if block is not None:
+                rates, seeds = block
+                values = dict(zip(RUN_KEYS, (list(rates), seeds.start, len(seeds)), strict=True))
+                point = dataclasses.replace(
+                    prepared.point, config=config.with_values(values), requested=config
+                )
+                part = part._replace(point=point, spec=None)  # the spec has all rates and seeds
+            parts.append(part)
+    return parts
+
+
+def _form_blocks(cells: Sequence[Cell]) -> Iterator[tuple[tuple[Any, ...], range]]:
+    """Yield cells as blocks: arrival rates with the same missing range of seeds."""
+    missing: dict[Any, list[range]] = {}
+    for rate, seed in cells:
+        ranges = missing.setdefault(rate, [])
+        if ranges and ranges[-1].stop == seed:
+            ranges[-1] = range(ranges[-1].start, seed + 1)
+        else:
+            assert seed is not None
+            ranges.append(range(seed, seed + 1))
+    for seeds in dict.fromkeys(one for ranges in missing.values() for one in ranges):
+        yield tuple(rate for rate, ranges in missing.items() if seeds in ranges), seeds
+
+
+def divide(points: Sequence[PreparedPoint], min_shards: int = 1) -> list[list[PreparedPoint]]:
+    """Divide points into shards; see `StudyType.divide`."""
+    return points[0].study_type.divide(points, min_shards) if points else []
+
+
+def run_all(
+    points: Sequence[PreparedPoint], index: ResultIndex, progress: Reporter, console: Console,
+    fail_fast: bool,
+) -> dict[str, str]:  # fmt: skip
+    """Run and store points, shard by shard.
+
+    If a point of a shard cannot run, each of its points runs alone, so that the others are stored.
+
+    Args:
+        points: from `select_missing`.
+        index: index of the experiment's folder.
+        progress: receives fits, compiling and rounds.
+        console: prints policies that are left out, and the dataset.
+        fail_fast: whether a point that cannot run ends the study.
+
+    Returns:
+        Label of a point that could not run -> why.
+
+    Raises:
+        ValueError: a file cannot be written; with `fail_fast`, also that of such a point.
+    """
+    lost, left, known = dict[str, str](), divide(points), list(index.manifests)
+    progress.reserve(sum(one.study_type.count_rounds(one) for one in points))
+    while left:
+        shard = left.pop(0)
+        begun, parts = time.perf_counter(), list[str]()
+        for request in map(request_of, shard):
+            key = request.key
+            parts += [request.name, key.point, *key.policies.values(), str(request.cells)]
+        resume = index.folder / UNFINISHED / hash_parts(*parts)
+        _print_notes(shard, console)
+        try:
+            datasets = shard[0].study_type.run(shard, progress, resume)
+        except QueueOverflow as error:
+            if fail_fast:
+                raise
+            if len(shard) == 1:
+                lost[shard[0].point.label] = str(error)
+            else:
+                left[:0] = [[one] for one in shard]
+            continue
+        seconds = time.perf_counter() - begun
+        stored = []
+        for one, data in zip(shard, datasets, strict=True):
+            config = configs.to_plain(one.point.requested or one.point.config)
+            # LibYAML takes a third of Python's time.
+            dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+            text = yaml.dump(config, Dumper=dumper, sort_keys=False, allow_unicode=True)
+            stored.append(StoredPoint(data, manifest_of(one, data, seconds), str(text)))
+        index.store(stored, known if shard[0].point.config.rerun else None)
+        shutil.rmtree(resume, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other shards are unfinished, or it is gone
+            resume.parent.rmdir()
+    progress.release()
+    return lost
+
+
+def _print_notes(shard: Sequence[PreparedPoint], console: Console) -> None:
+    """Print the notes on a shard's points, at most `MAX_LINES`."""
+    lines = list(dict.fromkeys(line for one in shard for line in study.describe_point(one)))
+    left = len(lines) - MAX_LINES
+    more = [f"and so on for {left} more points"] if left > 0 else []
+    display.print_lines(console, [*lines[:MAX_LINES], *more])
+
+
+def read_back(
+    points: Sequence[PreparedPoint], index: ResultIndex, rounds: Sequence[int] | None = None
+) -> list[xr.Dataset]:
+    """Return the stored arrays of points, with their policies, arrival rates and seeds only.
+
+    Args:
+        points: points of a study that have run.
+        index: index of the experiment's folder.
+        rounds: as in `results.load_points`.
+    """
+    index.refresh()
+    stored = index.read([request_of(one) for one in points], rounds)
+    return [
+        data.assign_attrs(one.attributes or {}) for one, data in zip(points, stored, strict=True)
+    ]
+
+
+def describe_replaced(left: Sequence[PreparedPoint], index: ResultIndex) -> list[str]:
+    """Return a line about points of which other versions are stored, beside those about to run."""
+    others = (one.point.label for one in left if index.holds_other(request_of(one)))
+    names = list(dict.fromkeys(others))
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"{names[0]}{more} stored with other settings, data or code: kept, though results.load "
+        f"gives the newest; `cqbjax stored {index.folder}` lists both, and drops what is outdated"
+    ]

@@ -54,8 +54,13 @@ def cache_key_of(prepared: PreparedPoint) -> CacheKey:
         nodes = plain.pop("policy")
         keys[""] = keys.get("") or _hash_point(plain, prepared)
         for label, policy in policies.items():
-            if label not in keys:
-                keys[label] = hash_parts(_serialise(nodes.get(label)), _hash_policy(policy))
+            if label in keys:
+                continue
+            if isinstance(policy, OfflinePolicy):  # the code that trains it
+                content = digest([TRAINING], policy)
+            else:
+                content = hash_parts(checkpoints.hash_tree(policy), digest([], policy))
+            keys[label] = hash_parts(_serialise(nodes.get(label)), content)
     return CacheKey(keys[""], {label: keys[label] for label in policies})
 
 
@@ -80,13 +85,6 @@ def _hash_point(plain: dict[str, Any], prepared: PreparedPoint) -> str:
     modules = (type(study_type).__module__,) if modules is None else modules
     code += [digest(modules)] if modules else []
     return hash_parts(_serialise(plain), data, *code)
-
-
-def _hash_policy(policy: Any) -> str:
-    """Hash the arrays and the code of a policy, or the code that trains it."""
-    if isinstance(policy, OfflinePolicy):
-        return digest([TRAINING], policy)
-    return hash_parts(checkpoints.hash_tree(policy), digest([], policy))
 
 
 def _serialise(values: Any) -> str:

@@ -22,7 +22,7 @@ from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.rng import MAX_SEED
 from cqbjax.estimation import gaussian
-from cqbjax.experiments import grid, study
+from cqbjax.experiments import study
 from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.study import Factory
@@ -60,13 +60,6 @@ class AcqbConstants:
         rho = None if values["rho"] == "None" else float(values["rho"])
         alpha, lambda0, c1 = (float(values[key]) for key in ("alpha_scale", "lambda0", "c1"))
         return cls(alpha, lambda0, c1, rho, int(values["M"]))
-
-    def policy(self, kappa: float) -> Acqb:
-        """Return ACQB with these constants."""
-        return Acqb(
-            kappa=kappa, lambda0=self.lambda0, alpha_scale=self.alpha_scale, c1=self.c1,
-            num_samples=self.M,
-        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +110,15 @@ class Sensitivity(Sweep):
             values = self.values(preset)
             for rho in values.get("rho", [None]):
                 fixed = ["rho"] if rho in (None, preset.rho) else CONSTANTS
-                own = {"first_seed": self.first_seed, "kind.preset": preset.label}
+                chosen: dict[str, Any] = {f"kind.{key}": [] for key in fixed}
+                chosen |= {"first_seed": self.first_seed, "kind.preset": preset.label}
+                name, varied = point.name, point.varied
+                if rho is not None:  # the weight of the cost defines another problem
+                    chosen["source.rho"] = rho
+                    name, varied = f"{name},rho={rho:g}", {**varied, "source.rho": rho}
+                own = point.config.with_values(chosen)
                 composed.append(
-                    _set_rho(point, rho, {**own, **{f"kind.{key}": [] for key in fixed}})
+                    dataclasses.replace(point, name=name, config=own, keys={}, varied=varied)
                 )
         return composed
 
@@ -128,12 +127,13 @@ class Sensitivity(Sweep):
         config = point.config
         source, preset = factory.make_once(config.source), read_preset(config, config.K)
         policies = {
-            one.label: one.policy(config.kappa)
+            one.label: Acqb(
+                kappa=config.kappa, lambda0=one.lambda0, alpha_scale=one.alpha_scale, c1=one.c1,
+                num_samples=one.M,
+            )
             for one in list_constants(preset, self.values(preset))
-        }
-        prepared = study.assemble_point(
-            grid.resolve_rates(point, source), source, policies, factory, self
-        )
+        }  # fmt: skip
+        prepared = study.assemble_point(point, source, policies, factory, self)
         return prepared._replace(
             attributes={**study.describe_source(prepared), PRESET: self.preset}
         )
@@ -172,23 +172,6 @@ class Sensitivity(Sweep):
         return StudyOutput({"": OutputTable(table, caption)}, {"": figure})
 
 
-def _set_rho(point: GridPoint, rho: float | None, chosen: Mapping[str, Any]) -> GridPoint:
-    """Return a point with a weight rho of the cost, which defines another problem, and values.
-
-    Args:
-        point: a point of the study.
-        rho: None if the source does not have it.
-        chosen: key -> value.
-    """
-    if rho is None:
-        return dataclasses.replace(point, config=point.config.with_values(chosen), keys={})
-    config = point.config.with_values({**chosen, "source.rho": rho})
-    return dataclasses.replace(
-        point, name=f"{point.name},rho={rho:g}", config=config, keys={},
-        varied={**point.varied, "source.rho": rho},
-    )  # fmt: skip
-
-
 def read_preset(config: Mapping[str, Any], size: int) -> AcqbConstants:
     """Return the constants of the preset at a K; M is the paper's if the preset is null.
 
@@ -198,18 +181,13 @@ def read_preset(config: Mapping[str, Any], size: int) -> AcqbConstants:
     rho, samples = config["source"].get("rho"), config["num_samples"]
     if samples is not None and type(samples) is not int:
         raise ValueError(f"num_samples={samples} must be a whole number or null")
-    return AcqbConstants(
-        _read_number("alpha_scale", config), _read_number("lambda0", config),
-        _read_number("c1", config),
-        None if rho is None else _read_number("rho", config["source"]),
-        samples or gaussian.num_samples(size),
-    )  # fmt: skip
-
-
-def _read_number(key: str, config: Mapping[str, Any]) -> float:
-    if type(config[key]) not in (int, float):
-        raise ValueError(f"{key}={config[key]} must be a number")
-    return float(config[key])
+    numbers = {key: config[key] for key in ("alpha_scale", "lambda0", "c1")}
+    for key, value in (numbers | ({} if rho is None else {"rho": rho})).items():
+        if type(value) not in (int, float):
+            raise ValueError(f"{key}={value} must be a number")
+    rho = None if rho is None else float(rho)
+    alpha, lambda0, c1 = map(float, numbers.values())
+    return AcqbConstants(alpha, lambda0, c1, rho, samples or gaussian.num_samples(size))
 
 
 def list_constants(

@@ -1,28 +1,51 @@
-"""Prepare the points of a study: instantiate, validate, train and describe them."""
+"""Prepare the points of a study: instantiate, validate, train and describe them.
 
-import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+The scenario of a point is its source with arrivals, drift, and user and service dynamics.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from cqbjax.core.inputs import UNSET
 from cqbjax.core.labels import PAPER, SERVERS, USER_DATA, join_names
+from cqbjax.core.scenario import ServiceModel, UserModel, with_dynamics
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
+from cqbjax.datasets.times import read_times
 from cqbjax.engine import memory
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import PerSeed, SweepSpec
 from cqbjax.engine.validation import add_optimal, build_spec, find_recorder
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import GridPoint, PreparedPoint, format_words, list_seeds
-from cqbjax.experiments.scenario import build_queries, describe_differences, list_settings
-from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
+from cqbjax.experiments.grid import (
+    GridPoint,
+    PreparedPoint,
+    format_words,
+    list_seeds,
+    resolve_rates,
+)
+from cqbjax.experiments.validation import PAPER_DYNAMICS
+from cqbjax.offline import OfflinePolicy, fits
 from cqbjax.offline.policies import select_untrained, train_policies
-from cqbjax.sources import Synthetic
+from cqbjax.sources import (
+    ArrivalWrapper,
+    BatchArrivals,
+    BurstyArrivals,
+    DriftWrapper,
+    Synthetic,
+    convert_trace,
+)
 
 # The paper's settings of a dataset's source; others are described.
 PAPER_SETTINGS = {
     "rho": 5.0, "low": 0.1, "high": 0.99, "min_max": True, "repeats": True, "outcome": "attempt",
 }  # fmt: skip
+PROCESSES = ("bernoulli", "bursty", "batches", "trace")
+DRIFT = ("jump_at", "quarter")
+# Settings that name a file, and settings that replace another one.
+TABLES = ("delays", "latencies")
+REPLACED = {"delays": "return_rate", "latencies": "rounds", "classes": "success"}
 
 
 class Factory(NamedTuple):
@@ -58,12 +81,13 @@ def assemble_point(
     """Instantiate the recorders, user models and service models of a point.
 
     Args:
-        point: with numeric arrival rates.
+        point: the grid point.
         source: source of the point.
         policies: label -> policy.
         factory: instantiates configurations.
         study_type: study type of the point.
     """
+    point = resolve_rates(point, source)
     config = point.config
     users, service = (
         tuple(factory.make_each(config[key]).values()) for key in ("users", "service")
@@ -113,55 +137,16 @@ def build_source(prepared: PreparedPoint) -> Source:
 
 
 def train_point(
-    point: GridPoint,
-    source: Source | DatasetSource,
-    policies: Mapping[str, Policy | OfflinePolicy],
-    progress: Reporter | None = None,
-) -> dict[str, Policy | PerSeed]:
-    """Return the policies of a point, with offline ones trained for each of its seeds.
-
-    Args:
-        point: a validated point.
-        source: source of the point.
-        policies: label -> policy.
-        progress: receives the fits.
-    """
+    prepared: PreparedPoint, progress: Reporter | None = None
+) -> Mapping[str, Policy | PerSeed]:
+    """Return the policies of a validated point, with offline ones trained for each of its seeds."""
+    policies, config = prepared.policies, prepared.point.config
     if not select_untrained(policies):
-        trained: dict[str, Any] = dict(policies)
-        return trained
-    assert isinstance(source, DatasetSource)
-    config = point.config
+        return policies
     return train_policies(
-        policies, source, list(list_seeds(config)), fits.cache_folder(config.cache_dir),
+        policies, prepared.source, list(list_seeds(config)), fits.cache_folder(config.cache_dir),
         config.tuning_seed, progress,
     )  # fmt: skip
-
-
-def describe_tuning(
-    point: GridPoint, source: Source | DatasetSource, policies: Mapping[str, Policy | OfflinePolicy]
-) -> dict[str, Any]:
-    """Return label -> the tuned settings of its routers, each with its number of `seeds`."""
-    config = point.config
-    if not isinstance(source, DatasetSource):
-        return {}
-    routers = {label: p.router for label, p in policies.items() if isinstance(p, TrainedRouter)}
-    if not routers:
-        return {}
-    data = fits.make_fit_data(source, fits.cache_folder(config.cache_dir))
-    tuning_seed, seeds = config.tuning_seed, list_seeds(config)
-    splits = seeds if tuning_seed is None else [tuning_seed] * len(seeds)
-    # Policies with the same router share its fits, and so its tuning.
-    counts = {
-        router: Counter(fits.tune_router(router, data, split) for split in splits)
-        for router in set(routers.values())
-    }
-    return {
-        label: [
-            {"router": type(one).__name__, "seeds": count} | dataclasses.asdict(one)  # type: ignore[call-overload]
-            for one, count in counts[router].most_common()
-        ]
-        for label, router in routers.items()
-    }
 
 
 def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
@@ -169,35 +154,35 @@ def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
     if prepared.attributes is not None:
         return dict(prepared.attributes)
     source, config = prepared.source, prepared.point.config
-    named: dict[str, Any]
-    # A setting that the grid varies is an attribute already.
+    name, proxy_note, provenance = "synthetic", "", PAPER
+    more: dict[str, Any] = {}
     if isinstance(source, DatasetSource):
         table = source.table
-        named = {"source": table.name, "stand_in": table.proxy_note}
-        named |= {"provenance": table.provenance, SERVERS: join_names(table.servers)}
+        name, proxy_note, provenance = table.name, table.proxy_note, table.provenance
+        more = {SERVERS: join_names(table.servers)}
         settings = {
             key: config.source[key] for key, usual in PAPER_SETTINGS.items()
             if config.source.get(key, usual) != usual
-            and f"source.{key}" not in prepared.point.varied
         }  # fmt: skip
-        named |= {"source_settings": format_words(settings)} if settings else {}
     elif type(source) is Synthetic:
-        named = {"source": "synthetic", "stand_in": "", "provenance": PAPER}
-        named["slackness"] = float(config.slackness)
-        reference = config.source.get("reference_rate")
-        if reference is not None and "source.reference_rate" not in prepared.point.varied:
-            named["source_settings"] = format_words({"reference_rate": reference})
+        more = {"slackness": float(config.slackness)}
+        rate = config.source.get("reference_rate")
+        settings = {} if rate is None else {"reference_rate": rate}
     else:
         # The name of a user-defined source has its module, so that it is never taken for ours.
         name = f"{type(source).__module__}.{type(source).__qualname__}"
         name = type(source).__name__ if name.startswith("cqbjax.") else name
-        named = {"source": name, "stand_in": "", "provenance": USER_DATA}
-        settings = {
-            key: value for key, value in list_settings(config.source).items()
-            if f"source.{key}" not in prepared.point.varied
-        }  # fmt: skip
-        named["source_settings"] = format_words(settings)
-    return {**named, **describe_differences(config)}
+        provenance, more, settings = (
+            USER_DATA,
+            {"source_settings": ""},
+            list_settings(config.source),
+        )
+    # A setting that the grid varies is an attribute already.
+    varied = prepared.point.varied
+    settings = {key: value for key, value in settings.items() if f"source.{key}" not in varied}
+    more |= {"source_settings": format_words(settings)} if settings else {}
+    named = {"source": name, "stand_in": proxy_note, "provenance": provenance}
+    return {**named, **more, **describe_differences(config)}
 
 
 def describe_point(prepared: PreparedPoint) -> Iterator[str]:
@@ -209,3 +194,81 @@ def describe_point(prepared: PreparedPoint) -> Iterator[str]:
     if isinstance(source, DatasetSource):
         yield source.describe(point.config.K, point.config.arrival_rate)
     yield from prepared.lines
+
+
+def build_queries(
+    config: Config, source: Source | DatasetSource, users: Sequence[UserModel] = (),
+    service: Sequence[ServiceModel] = (),
+) -> Source:  # fmt: skip
+    """Return the source of a point's sweep, with arrivals, drift and dynamics.
+
+    Args:
+        config: configuration of the point: `arrivals` and the keys of its process, and `drift`.
+        source: source of the point.
+        users: user models.
+        service: service models.
+
+    Raises:
+        ValueError: `arrivals` is not one of the processes, or the trace cannot be read.
+    """
+    drawn: Any = source.queries if isinstance(source, DatasetSource) else source
+    drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
+    if drift:
+        drawn = DriftWrapper(source=drawn, **drift)
+    process = _build_process(config)
+    if process is not None:
+        drawn = ArrivalWrapper(source=drawn, process=process)
+    return with_dynamics(drawn, users, service)
+
+
+def _build_process(config: Config) -> Any:
+    """Return the arrival process; None for Bernoulli arrivals."""
+    if config.arrivals not in PROCESSES:
+        raise ValueError(f"arrivals={config.arrivals} must be one of {', '.join(PROCESSES)}")
+    if config.arrivals == "bernoulli":
+        return None
+    if config.arrivals == "bursty":
+        return BurstyArrivals(burst=config.burst, burst_rounds=config.burst_rounds)
+    if config.arrivals == "batches":
+        return BatchArrivals(most=config.batch_most, sizes=list(config.batch_sizes) or None)
+    if config.trace is None:
+        raise ValueError("arrivals=trace needs trace=FILE, a table with a column of times")
+    return convert_trace(read_times(config.trace, config.trace_column))
+
+
+def describe_differences(config: Config) -> dict[str, str]:
+    """Describe where arrivals, drift and dynamics differ from the paper's, by key."""
+    differences = {}
+    if config.arrivals == "bursty":
+        differences["arrivals"] = f"bursty ({config.burst:g}, {config.burst_rounds:g} rounds)"
+    elif config.arrivals == "batches":
+        sizes = list(config.batch_sizes)
+        differences["arrivals"] = f"batches {sizes}" if sizes else "Poisson"
+    elif config.arrivals == "trace":
+        differences["arrivals"] = f"trace {Path(config.trace).stem}"
+    drift = [f"{key} {config.drift[key]:g}" for key in DRIFT if config.drift[key] is not None]
+    if drift:
+        differences["drift"] = ", ".join(drift)
+    for group, of_paper in PAPER_DYNAMICS.items():
+        nodes = {name: node for name, node in config[group].items() if name != of_paper}
+        if nodes:
+            differences[group] = " and ".join(map(_describe_model, nodes, nodes.values()))
+    return differences
+
+
+def _describe_model(name: str, node: Config) -> str:
+    """Describe a user or service model by those of its settings that have an effect."""
+    settings = list_settings(node)
+    words = [f"{key} {value}" for key, value in settings.items() if value not in UNSET]
+    return f"{name} ({', '.join(words)})" if words else name
+
+
+def list_settings(node: Config) -> dict[str, Any]:
+    """Return the settings of a source or model that are read, with file names for paths."""
+    settings = {
+        str(key): value for key, value in node.items()
+        if key != "_target_" and value not in (None, [])
+    }  # fmt: skip
+    settings |= {key: Path(settings[key]).name for key in TABLES if key in settings}
+    unread = {old for new, old in REPLACED.items() if new in settings}
+    return {key: value for key, value in settings.items() if key not in unread}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import xarray as xr
 
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.runner import Estimate
 from cqbjax.engine.spec import SweepSpec
@@ -111,7 +112,6 @@ class StudyType:
         """Instantiate what runs at a point; each of its `policies` is stored separately."""
         source = factory.make_once(point.config.source)
         policies = factory.make_each(point.config.policy)
-        point = grid.resolve_rates(point, source)
         return study.assemble_point(point, source, policies, factory, self)
 
     def validate(self, prepared: PreparedPoint) -> SweepSpec | None:
@@ -131,10 +131,13 @@ class StudyType:
         return manifests.cache_key_of(prepared)
 
     def count_rounds(self, prepared: PreparedPoint) -> int:
-        """Return the rounds of all runs: policies x arrival rates x seeds x horizon."""
+        """Return the rounds of all runs: policies x arrival rates x seeds x horizon.
+
+        In a sweep the optimal policy always runs.
+        """
         config = prepared.point.config
-        runs = len(prepared.policies) * len(config.arrival_rate) * config.num_seeds
-        return int(runs * config.horizon)
+        policies = {*prepared.policies, *([OPTIMAL] if self.is_sweep else [])}
+        return len(policies) * len(config.arrival_rate) * int(config.num_seeds * config.horizon)
 
     def estimate(self, left: Sequence[PreparedPoint], progress: Reporter) -> list[Estimate]:
         """Estimate how long points take.

@@ -4,6 +4,7 @@ Points of one program share a batch; a shard holds as many as memory allows.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import jax
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.datasets import DatasetSource
 from cqbjax.engine import memory
 from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.progress import Reporter
@@ -21,12 +23,16 @@ from cqbjax.engine.sweep import estimate_plan, run_plan
 from cqbjax.engine.validation import replace_policies
 from cqbjax.experiments import display, study
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import PreparedPoint
-from cqbjax.experiments.study_types import StudyOutput, StudyType
+from cqbjax.experiments.grid import PreparedPoint, list_seeds
+from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
+from cqbjax.experiments.validation import to_list
+from cqbjax.offline import TrainedRouter, fits
 from cqbjax.offline.policies import select_untrained
 
 # The arrays of a shard, in bytes.
 MAX_SHARD_BYTES = 500_000_000
+# A figure with more pairs of panels would be illegible: it shows only the last rounds.
+MOST_PANELS = 9
 BYTES_A_RECORD = 17  # queue length, regret, departures, explored, a share of the optimal policy's
 
 
@@ -46,11 +52,6 @@ class Sweep(StudyType):
                 "policy names only optimal, and there is nothing to compare with it: name another"
             )
         return study.validate_point(prepared)
-
-    def count_rounds(self, prepared: PreparedPoint) -> int:
-        """Return the rounds of all runs of a point, including those of the optimal policy."""
-        policies = len({*prepared.policies, OPTIMAL})
-        return policies * _count_runs(prepared) * int(prepared.point.config.horizon)
 
     def estimate(self, left: Sequence[PreparedPoint], progress: Reporter) -> list[Estimate]:
         """Compile each program and time one call; train nothing and store nothing."""
@@ -74,8 +75,6 @@ class Sweep(StudyType):
 
         The key `shard_runs` of the first point limits the runs of a shard.
         """
-        if not points:
-            return []
         share = -(-sum(map(_count_runs, points)) // min_shards)
         max_runs = min(memory.shard_runs(jax.devices()), max(1, share))
         max_runs = int(points[0].point.config.get("shard_runs") or max_runs)
@@ -106,7 +105,7 @@ class Sweep(StudyType):
         config = shard[0].point.config
         specs = []
         for one in shard:
-            trained = study.train_point(one.point, one.source, one.policies, progress)
+            trained = study.train_point(one, progress)
             specs.append(_build_spec(one._replace(policies=trained)))
         datasets = run_plan(plan_sweep(specs, config.chunk, config.memory_gb), progress, resume)
         return [
@@ -115,16 +114,65 @@ class Sweep(StudyType):
         ]
 
     def describe_tuning(self, prepared: PreparedPoint) -> dict[str, Any]:
-        """Return label -> the tuned settings of its routers."""
-        return study.describe_tuning(prepared.point, prepared.source, prepared.policies)
+        """Return label -> the tuned settings of its routers, each with its number of `seeds`."""
+        config, source = prepared.point.config, prepared.source
+        routers = {
+            label: one.router
+            for label, one in prepared.policies.items()
+            if isinstance(one, TrainedRouter)
+        }
+        if not routers or not isinstance(source, DatasetSource):
+            return {}
+        data = fits.make_fit_data(source, fits.cache_folder(config.cache_dir))
+        tuning_seed, seeds = config.tuning_seed, list_seeds(config)
+        splits = seeds if tuning_seed is None else [tuning_seed] * len(seeds)
+        # Policies with the same router share its fits, and so its tuning.
+        counts = {
+            router: Counter(fits.tune_router(router, data, split) for split in splits)
+            for router in set(routers.values())
+        }
+        return {
+            label: [
+                {"router": type(one).__name__, "seeds": count} | dataclasses.asdict(one)  # type: ignore[call-overload]
+                for one, count in counts[router].most_common()
+            ]
+            for label, router in routers.items()
+        }
 
     def select_rounds(self, config: Config, panels: int) -> list[int] | None:
-        """Return the rounds of the table, if there are too many panels to draw curves."""
-        return None if panels <= display.MOST_PANELS else display.list_table_rounds(config)
+        """Return the rounds that the table may show, if there are too many panels for curves."""
+        if panels <= MOST_PANELS:
+            return None
+        # With several horizons the default rounds are not resolved yet.
+        rounds = [t for t in config.table_rounds if isinstance(t, int)]
+        return [*rounds, *(half for one in to_list(config.horizon) for half in (one // 2, one))]
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return the table and the curves, or final values over the keys if points are many."""
-        return display.show_sweep(points, config)
+        """Return the table and the curves, or final values over the keys if points are many.
+
+        Args:
+            points: from `results.load_points`.
+            config: configuration of the study; `title, figure_policies, spread, queue, table,
+                table_rounds` are read.
+        """
+        # Imported here, so that the first round does not wait for Matplotlib and Polars.
+        from cqbjax.figures import draw_curves, draw_over_keys, users
+        from cqbjax.results.metrics import find_recorded, list_panels
+
+        drawn, labels = list(points), config.figure_policies
+        for number, point in enumerate(points):
+            some = [label for label in point.policy.values if label in (labels or ())]
+            drawn[number] = point.sel(policy=some) if some else point
+        fits_panels = sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
+        if fits_panels:
+            panels = [name for name in list_panels(drawn, config) if name not in users.ELSEWHERE]
+            figure = draw_curves(drawn, panels, config.spread, config.get("scale", "linear"))
+        else:
+            figure = draw_over_keys(drawn)
+        title, recorded = config.title or config.name, find_recorded(points)
+        table = OutputTable(display.build_table(points, config), title, recorded=recorded)
+        others = dict(users.draw_user_figures(drawn, fits_panels, config.spread))
+        return StudyOutput({"": table}, {"": figure, **others})
 
 
 def _count_runs(prepared: PreparedPoint) -> int:

@@ -28,16 +28,13 @@ GROUPS = ("policy", "users", "service")
 WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim")
 # Keys of a study that are read under a condition; classes declare those of their own fields
 # (`core.inputs.read_when`).
-CONDITIONS = (
-    ("burst", Condition("arrivals", "bursty")),
-    ("burst_rounds", Condition("arrivals", "bursty")),
-    ("batch_most", Condition("arrivals", "batches")),
-    ("batch_most", Condition("batch_sizes", is_set=False)),
-    ("batch_sizes", Condition("arrivals", "batches")),
-    ("trace", Condition("arrivals", "trace")),
-    ("trace_column", Condition("arrivals", "trace")),
-    ("rates_by_K", Condition("arrival_rate", BY_RULE, None)),
-)
+CONDITIONS = {
+    **dict.fromkeys(("burst", "burst_rounds"), [Condition("arrivals", "bursty")]),
+    "batch_most": [Condition("arrivals", "batches"), Condition("batch_sizes", is_set=False)],
+    "batch_sizes": [Condition("arrivals", "batches")],
+    **dict.fromkeys(("trace", "trace_column"), [Condition("arrivals", "trace")]),
+    "rates_by_K": [Condition("arrival_rate", BY_RULE, None)],
+}
 # Keys that a study reads itself, although policies and sources refer to them too.
 READ_TOO = ("horizon", "data_dir", "results_dir")
 # Keys that every study type reads, or the command itself.
@@ -86,32 +83,31 @@ def _maps_sizes(value: Any, check: Callable[[Any], bool]) -> bool:
 
 # Whether a value is allowed, and which values are.
 Rule = tuple[Callable[[Any], bool], str]
+TEXT: Rule = (lambda x: isinstance(x, str), "must be a word")
+WORD: Rule = (lambda x: isinstance(x, str) and x != "", "must be a word")
+FOLDER: Rule = (WORD[0], "must be a folder")
+FLAG: Rule = (lambda x: isinstance(x, bool), "must be true or false")
+NUMBER: Rule = (is_number, "must be a number")
+COUNT: Rule = (lambda x: is_integer(x) and x >= 1, "must be a whole number, at least 1")
 
 
-def _one_of(*choices: str) -> Rule:
+def one_of(*choices: str) -> Rule:
+    """Return the rule of a key with these choices."""
     return choices.__contains__, f"must be one of {', '.join(choices)}"
 
 
-def _or_null(is_allowed: Callable[[Any], bool], allowed: str) -> Rule:
+def or_null(is_allowed: Callable[[Any], bool], allowed: str) -> Rule:
+    """Return a rule that allows null, too."""
     return lambda x: x is None or is_allowed(x), f"{allowed}, or null"
 
 
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
-
-
 WORD_RULES: dict[str, Rule] = {
-    "title": _or_null(_is_word, "must be a word"),
-    "results_dir": (_is_word, "must be a folder"),
-    "data_dir": (_is_word, "must be a folder"),
-    "cache_dir": _or_null(_is_word, "must be a folder"),
-}
+    "title": or_null(*WORD), "results_dir": FOLDER, "data_dir": FOLDER,
+    "cache_dir": or_null(*FOLDER),
+}  # fmt: skip
 RULES: dict[str, Rule] = {
     **WORD_RULES,
-    **dict.fromkeys(
-        ("dry_run", "rerun", "fail_fast", "verbose", "queries"),
-        (lambda x: isinstance(x, bool), "must be true or false"),
-    ),
+    **dict.fromkeys(("dry_run", "rerun", "fail_fast", "verbose", "queries"), FLAG),
     **dict.fromkeys(GROUPS, (
         lambda x: isinstance(x, Config) and all(map(_has_target, x.values())),
         "must map labels to {_target_: module.Class}",
@@ -122,25 +118,23 @@ RULES: dict[str, Rule] = {
         ("record_every", "chunk"),
         (lambda x: x is None or is_integer(x), "must be a whole number or null"),
     ),
-    "shard_runs": _or_null(lambda x: is_integer(x) and x >= 1, "must be at least 1 run"),
-    "memory_gb": _or_null(
+    "shard_runs": or_null(COUNT[0], "must be at least 1 run"),
+    "memory_gb": or_null(
         lambda x: is_number(x) and 0 < x < float("inf"), "must be a number above 0"
     ),
     "capacity": (
         lambda x: x == "auto" or is_integer(x), "must be `auto` or a whole number of slots",
     ),
-    **{key: _or_null(*_one_of(*choices)) for key, choices in POLICY_CHOICES.items()},
-    "spread": _one_of("ci", "sd"),
-    "scale": _one_of("linear", "log"),
-    "figure": _one_of("page", "paper"),
-    "queue": _one_of("regret", "length", "both"),
-    "table": _one_of("throughput", "gap", "length", "regret"),
-    **dict.fromkeys(("slackness", "burst", "burst_rounds"), (is_number, "must be a number")),
-    "batch_most": (lambda x: is_integer(x) and x >= 1, "must be a whole number, at least 1"),
+    **{key: or_null(*one_of(*choices)) for key, choices in POLICY_CHOICES.items()},
+    "spread": one_of("ci", "sd"),
+    "scale": one_of("linear", "log"),
+    "figure": one_of("page", "paper"),
+    "queue": one_of("regret", "length", "both"),
+    "table": one_of("throughput", "gap", "length", "regret"),
+    **dict.fromkeys(("slackness", "burst", "burst_rounds"), NUMBER),
+    "batch_most": COUNT,
     "batch_sizes": (lambda x: _is_list(x, is_number), "must be a list of numbers"),
-    **dict.fromkeys(
-        ("trace", "trace_column"), _or_null(lambda x: isinstance(x, str), "must be a word")
-    ),
+    **dict.fromkeys(("trace", "trace_column"), or_null(*TEXT)),
     "drift": (
         lambda x: isinstance(x, Config) and {*x} == {"jump_at", "quarter"},
         "must map jump_at and quarter to numbers, or to null",
@@ -151,12 +145,12 @@ RULES: dict[str, Rule] = {
     "policies_by_K": (
         lambda x: _maps_sizes(x, lambda label: True), "must map K to a list, or be null",
     ),
-    "parameters": (lambda x: isinstance(x, str), "must be a word"),
+    "parameters": TEXT,
     "arrival_rate": (
         lambda x: x is None or x == BY_RULE or all(map(is_number, to_list(x))),
         f"must be `{BY_RULE}`, a number or a list of them",
     ),
-    "objective": _or_null(lambda x: isinstance(x, Config), "must be {metric: ..., policy: ...}"),
+    "objective": or_null(lambda x: isinstance(x, Config), "must be {metric: ..., policy: ...}"),
     "record": (
         lambda x: _is_list(x, lambda one: isinstance(one, str) or _has_target(one)),
         "must be a list of names or of {_target_: module.Class}",
@@ -183,7 +177,7 @@ def validate_keys(config: Config) -> None:
     for key in GROUPS:
         if not config.get(key):
             raise ValueError(f"{key}=[] must name at least one {key}")
-    _apply_rules(config, RULES)
+    apply_rules(config, RULES)
     if not 0 <= config.first_seed <= 2**31 - config.num_seeds:
         raise ValueError(
             f"first_seed={config.first_seed} must be at least 0, and the last seed below 2^31"
@@ -199,7 +193,8 @@ def validate_keys(config: Config) -> None:
         _validate_names("objective.metric", [config.objective.get("metric")], OBJECTIVES)
 
 
-def _apply_rules(config: Config, rules: Mapping[str, Rule]) -> None:
+def apply_rules(config: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Raise a ValueError for a value that the rule of its key does not allow."""
     for key, (is_allowed, allowed) in rules.items():
         if key in config and not is_allowed(config[key]):
             raise ValueError(f"{key}={config[key]} {allowed}")
@@ -289,7 +284,7 @@ def _explain_unread(
             return f"is not read by {study_type.__name__}, the study type here"
         if read:
             return ""
-    if inside or root in dict(CONDITIONS):
+    if inside or root in CONDITIONS:
         reason = _explain_condition(key, config)
         if reason or root in (*GROUPS, "source"):
             return reason
@@ -334,8 +329,7 @@ def _explain_condition(key: str, config: Config) -> str:
     """Return the condition of a key that does not hold, or an empty text."""
     parent, _, name = key.rpartition(".")
     if not parent:
-        conditions = [condition for each, condition in CONDITIONS if each == name]
-        return next(filter(None, (one.explain(config) for one in conditions)), "")
+        return next(filter(None, (one.explain(config) for one in CONDITIONS.get(name, ()))), "")
     node = select(config, parent)
     target = import_target(node.get("_target_")) if isinstance(node, Config) else None
     condition = getattr(target, "conditions", {}).get(name)
@@ -375,7 +369,7 @@ def to_coordinate(value: Any) -> Any:
 
 def name_files(config: Config) -> str:
     """Return the name of a study's files: its name after the prefix of its study type."""
-    _apply_rules(config, WORD_RULES)
+    apply_rules(config, WORD_RULES)
     validate_name(config.name)
     prefix = (config.get("kind") or {}).get("prefix") or ""
     validate_name(f"{prefix}{config.name}", "kind.prefix and name")

@@ -20,6 +20,7 @@ from cqbjax.cli import __main__ as console
 from cqbjax.cli import _command, _compose, _help
 from cqbjax.cli._command import report_errors
 from cqbjax.experiments import validation
+from reproduction.report import quote
 
 # The benchmarks and the paper's reproduction stand beside the package.
 BESIDE = {"bench": "benchmarks.command", "report": "reproduction.report", "run": "reproduction.run"}
@@ -299,7 +300,7 @@ ODD_NAMES = (
 
 def test_a_folder_of_any_name_can_be_handed_to_a_study():
     for name in ODD_NAMES:
-        assert composed(_compose.quote("results_dir", name)).results_dir == name
+        assert composed(quote("results_dir", name)).results_dir == name
 
 
 def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path, capsys):

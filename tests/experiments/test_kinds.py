@@ -10,7 +10,7 @@ from composing import called, composed, refused
 
 from cqbjax.cli._instantiate import make
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import loop, shards, study_types
+from cqbjax.experiments import loop, study_types
 from cqbjax.experiments.clusters import TaskResult
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
@@ -132,7 +132,7 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
     folder = own / "results" / "data" / "mine"
     assert loop.run_on_cluster(Here(), make, ready, ResultIndex(folder), Reporter(), True) == {}
     assert measured() == ["K=1: random", "K=1: rand_rout"]
-    assert not shards.select_missing(ready, ResultIndex(folder))
+    assert not loop.select_missing(ready, ResultIndex(folder))
 
 
 def test_what_is_no_kind_or_has_no_such_key_is_a_sentence(own):

@@ -10,9 +10,10 @@ from fabricated import fabricate
 from cqbjax.cli._instantiate import make
 from cqbjax.core.labels import PAPER, USER_DATA
 from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
-from cqbjax.experiments import display, grid, study, study_types
+from cqbjax.experiments import display, grid, study_types
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import GridPoint
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.sweeps import Sweep
 from cqbjax.offline import fits
 from cqbjax.offline.policies import TrainedRouter
 from cqbjax.offline.routers import KNN
@@ -78,7 +79,8 @@ def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, mon
     asked = config(first_seed=3, num_seeds=3, tuning_seed=tuning_seed, cache_dir=None)
     source = DatasetSource.__new__(DatasetSource)
     policies = {"knn": TrainedRouter(KNN()), "other": object()}
-    (told,) = study.describe_tuning(GridPoint("p", asked, {}, {}), source, policies).values()
+    prepared = PreparedPoint(GridPoint("p", asked, {}, {}), source, policies)
+    (told,) = Sweep().describe_tuning(prepared).values()
     assert {one["grid"][0]: one["seeds"] for one in told} == counts
 
 
@@ -106,4 +108,4 @@ def test_a_table_of_several_horizons_reaches_the_end_of_each():
     first = grid.compose(config)[0].config
     made = display.build_table(points, first).select("horizon", "round").unique()
     assert sorted(made.rows()) == [(40, 20), (40, 40), (80, 20), (80, 40), (80, 80)]
-    assert {20, 40, 80} <= {*display.list_table_rounds(config)}
+    assert {20, 40, 80} <= {*Sweep().select_rounds(config, 100)}

@@ -22,7 +22,7 @@ from cqbjax import estimation
 from cqbjax.cli import prepare_data
 from cqbjax.cli._instantiate import make
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import configs, display, log_replay, shards, study_types
+from cqbjax.experiments import configs, display, log_replay, loop, study_types
 from cqbjax.experiments.configs import CONF
 from cqbjax.experiments.grid import Job
 from cqbjax.experiments.study import Factory
@@ -52,10 +52,10 @@ def config(folder, *words):
 def run(folder, out, *words):
     made = config(folder, f"results_dir={out}", *TINY, *words)
     ready = study_types.prepare_points(made, make)
-    index = shards.index_of(ready, out / "data" / "wildchat")
-    left = shards.select_missing(ready, index)
-    assert not shards.run_all(left, index, Reporter(), Console(quiet=True), True)
-    return made, shards.read_back(ready, index)
+    index = loop.index_of(ready, out / "data" / "wildchat")
+    left = loop.select_missing(ready, index)
+    assert not loop.run_all(left, index, Reporter(), Console(quiet=True), True)
+    return made, loop.read_back(ready, index)
 
 
 def show(points, made, stem):
@@ -99,8 +99,8 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
 def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
     run(generated, tmp_path)
     ran = []
-    tell = shards._print_notes
-    monkeypatch.setattr(shards, "_print_notes", lambda *a: ran.append(1) or tell(*a))
+    tell = loop._print_notes
+    monkeypatch.setattr(loop, "_print_notes", lambda *a: ran.append(1) or tell(*a))
     run(generated, tmp_path)
     assert not ran
     run(generated, tmp_path, "kind.min_gap=60")

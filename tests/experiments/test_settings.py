@@ -119,7 +119,9 @@ KEYS = (
 @functools.cache
 def plain():
     """A small study, as it was written."""
-    return composed("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]").uninterpolated()
+    return composed(
+        "num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]"
+    ).template.load_plain()
 
 
 def points_with(changed):

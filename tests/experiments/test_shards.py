@@ -17,7 +17,7 @@ from rich.console import Console
 from cqbjax.cli._instantiate import make
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import manifests, shards, study_types, sweeps
+from cqbjax.experiments import loop, manifests, study_types, sweeps
 from cqbjax.results import files
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
@@ -34,6 +34,12 @@ def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
         config = composed(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
         ready += study_types.prepare_points(config, make, {"arrival_rate": rate})
     return ready
+
+
+def most_bytes(points):
+    return max(
+        sum(one.study_type.count_bytes(one) for one in shard) for shard in loop.divide(points)
+    )
 
 
 @pytest.fixture
@@ -59,12 +65,12 @@ def fabricating(monkeypatch):
 
 
 def left_of(ready, folder):
-    return shards.select_missing(ready, shards.index_of(ready, folder))
+    return loop.select_missing(ready, loop.index_of(ready, folder))
 
 
 def run_all(left, folder, fail_fast):
     index = ResultIndex(folder)
-    return shards.run_all(left, index, Reporter(), Console(quiet=True), fail_fast)
+    return loop.run_all(left, index, Reporter(), Console(quiet=True), fail_fast)
 
 
 def run(ready, folder):
@@ -72,19 +78,19 @@ def run(ready, folder):
 
 
 def read_back(ready, folder):
-    return shards.read_back(ready, shards.index_of(ready, folder))
+    return loop.read_back(ready, loop.index_of(ready, folder))
 
 
 @pytest.mark.slow
 def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
     """Of each of 2 policies and 2 seeds: 12 rounds of 17 bytes, and 12 rows of 9 numbers."""
     plain, rows = ready_of(), ready_of("queries=true")
-    assert shards.most_bytes(plain) == 3 * 2 * 2 * 12 * 17
-    assert shards.most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
+    assert most_bytes(plain) == 3 * 2 * 2 * 12 * 17
+    assert most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
     monkeypatch.setattr(sweeps, "MAX_SHARD_BYTES", 4_000)
-    assert [len(shard) for shard in shards.divide(plain)] == [3]
-    assert [len(shard) for shard in shards.divide(rows)] == [1, 1, 1]
-    assert shards.most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
+    assert [len(shard) for shard in loop.divide(plain)] == [3]
+    assert [len(shard) for shard in loop.divide(rows)] == [1, 1, 1]
+    assert most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
 
 
 @pytest.mark.slow
@@ -133,8 +139,8 @@ def test_what_was_computed_otherwise_is_kept_and_not_taken(tmp_path, fabricating
     for ready in (changed, ready_of(policy="acqb"), changed):
         assert not left_of(ready, tmp_path)
         read_back(ready, tmp_path)
-        index = shards.index_of(ready, tmp_path)
-        asked = shards.request_of(ready[0]).key
+        index = loop.index_of(ready, tmp_path)
+        asked = loop.request_of(ready[0]).key
         (key,) = index.newest()
         assert key == ("K=1", asked.point), "what was asked for last is newest"
 
@@ -180,9 +186,9 @@ def test_a_list_of_rates_is_stored_as_a_sweep_over_them(tmp_path, fabricating):
 @pytest.mark.slow
 def test_a_run_says_what_it_computes_anew(tmp_path, fabricating):
     run(ready_of(), tmp_path)
-    assert shards.describe_replaced(left_of(ready_of(), tmp_path), ResultIndex(tmp_path)) == []
+    assert loop.describe_replaced(left_of(ready_of(), tmp_path), ResultIndex(tmp_path)) == []
     left = left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
-    (line,) = shards.describe_replaced(left, ResultIndex(tmp_path))
+    (line,) = loop.describe_replaced(left, ResultIndex(tmp_path))
     assert line.startswith(
         "K=1,arrival_rate=0.3 and 2 more stored with other settings, data or code: "
     )
@@ -348,10 +354,10 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
 @pytest.mark.slow
 def test_shards_hold_as_many_runs_as_they_may(tmp_path):
     ready = ready_of("shard_runs=4", rates=(0.3, 0.35, 0.4, 0.45, 0.5))
-    assert [len(shard) for shard in shards.divide(ready)] == [2, 2, 1]
+    assert [len(shard) for shard in loop.divide(ready)] == [2, 2, 1]
     ready = ready_of(rates=(0.3, 0.35, 0.4, 0.45, 0.5))
-    assert [len(shard) for shard in shards.divide(ready)] == [5]
-    assert [len(shard) for shard in shards.divide(ready, 3)] == [2, 2, 1]
+    assert [len(shard) for shard in loop.divide(ready)] == [5]
+    assert [len(shard) for shard in loop.divide(ready, 3)] == [2, 2, 1]
 
 
 @pytest.mark.slow

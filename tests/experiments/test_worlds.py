@@ -8,7 +8,7 @@ from cqbjax import sources
 from cqbjax.cli._instantiate import make
 from cqbjax.core.pytree import pytree
 from cqbjax.core.scenario import oracle_is_heuristic
-from cqbjax.experiments import configs, scenario, study, study_types, validation
+from cqbjax.experiments import configs, study, study_types, validation
 from cqbjax.experiments.study import build_source
 
 SHORT = ("num_seeds=2", "horizon=12", "policy=[random]")
@@ -124,7 +124,7 @@ def test_what_a_kind_leaves_open_is_not_said():
         arrivals="bursty", burst=0.5, burst_rounds=50, drift={"jump_at": 7, "quarter": None},
         users={"impatient": of_users, "stay": {}}, service={"one": {}},
     )  # fmt: skip
-    assert scenario.describe_differences(config) == {
+    assert study.describe_differences(config) == {
         "arrivals": "bursty (0.5, 50 rounds)", "drift": "jump_at 7",
         "users": "impatient (attempts 3)",
     }  # fmt: skip

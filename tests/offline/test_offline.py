@@ -31,8 +31,9 @@ from cqbjax.datasets import (  # fmt: skip
 from cqbjax.datasets.prepare import prepare
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.validation import build_spec
-from cqbjax.experiments import configs, display, grid, shards, study, study_types
+from cqbjax.experiments import configs, display, grid, loop, study_types
 from cqbjax.experiments.configs import Config
+from cqbjax.experiments.sweeps import Sweep
 from cqbjax.offline import ProjectedPolicy, TrainedRouter, WarmStart, fits, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.policies import train_policies
@@ -605,8 +606,8 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         hydra.utils.instantiate,
     )
     index = ResultIndex(tmp_path / "results")
-    assert not shards.run_all(ready, index, Reporter(), console, True)  # type: ignore[arg-type]
-    points = shards.read_back(ready, index)
+    assert not loop.run_all(ready, index, Reporter(), console, True)  # type: ignore[arg-type]
+    points = loop.read_back(ready, index)
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
@@ -639,13 +640,14 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = Config(tuning_seed=7, cache_dir=str(tmp_path / "fits"), first_seed=5, num_seeds=12)
     policies = {"knn": TrainedRouter(KNN(grid=(3, 4))), "acqb": Acqb()}
-    by_policy = study.describe_tuning(grid.GridPoint("K=1", config, {}, {}), dataset, policies)
+    prepared = grid.PreparedPoint(grid.GridPoint("K=1", config, {}, {}), dataset, policies)
+    by_policy = Sweep().describe_tuning(prepared)
     data = fits.make_fit_data(dataset, tmp_path / "fits")
     one = fits.tune_router(KNN(grid=(3, 4)), data, 7)
     assert by_policy == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
     assert len(one.grid) == 1 and json.dumps(by_policy)
     config.tuning_seed = None
-    rows = study.describe_tuning(grid.GridPoint("K=1", config, {}, {}), dataset, policies)["knn"]
+    rows = Sweep().describe_tuning(prepared)["knn"]
     each = [fits.tune_router(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
     assert {row["grid"][0]: row["seeds"] for row in rows} == {
         k: each.count(k) for k in dict.fromkeys(each)

@@ -16,7 +16,7 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import as_arrays
 from cqbjax.datasets.table import TableError
 from cqbjax.datasets.times import read_times
-from cqbjax.experiments.scenario import build_queries, describe_differences
+from cqbjax.experiments.study import build_queries, describe_differences
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import ArrivalWrapper, BurstyArrivals, Synthetic, convert_trace
 from reproduction.paper import printed

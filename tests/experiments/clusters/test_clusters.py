@@ -12,7 +12,7 @@ from cqbjax.cli._instantiate import make
 from cqbjax.core import lazy
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import loop, shards, study_types
+from cqbjax.experiments import loop, study_types
 from cqbjax.experiments.clusters import Ray, Slurm
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
@@ -35,7 +35,7 @@ def grid(folder):
 def expected(folder):
     """Return what the grid comes to in one process."""
     index = ResultIndex(folder)
-    shards.run_all(grid(folder)[:-1], index, Reporter(), loop.Console(quiet=True), True)
+    loop.run_all(grid(folder)[:-1], index, Reporter(), loop.Console(quiet=True), True)
     return results.load(folder)
 
 
@@ -100,7 +100,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     assert "was lost" in lost["K=1,arrival_rate=0.4"]
     die.unlink()
     # The same command submits what is missing, and nothing else.
-    left = shards.select_missing(grid(folder), ResultIndex(folder))
+    left = loop.select_missing(grid(folder), ResultIndex(folder))
     assert [one.point.label for one in left] == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
     lost = loop.run_on_cluster(Dying(), make, left, ResultIndex(folder), Reporter(), False)
     assert list(lost) == ["K=1,arrival_rate=0.65"]
