@@ -1,4 +1,7 @@
-"""Validate the keys of a study before JAX is imported; each error is one sentence with the key."""
+"""Validate the keys of a study before JAX is imported; each error is one sentence with the key.
+
+`engine.memory.check_chunks` and `engine.validation` validate `chunk`, `memory_gb` and `capacity`.
+"""
 
 import inspect
 import pkgutil
@@ -114,17 +117,8 @@ RULES: dict[str, Rule] = {
     )),
     "source": (_has_target, "must be {_target_: module.Class}"),
     **dict.fromkeys(WHOLE_KEYS, (is_integer, "must be a whole number")),
-    **dict.fromkeys(
-        ("record_every", "chunk"),
-        (lambda x: x is None or is_integer(x), "must be a whole number or null"),
-    ),
+    "record_every": (lambda x: x is None or is_integer(x), "must be a whole number or null"),
     "shard_runs": or_null(COUNT[0], "must be at least 1 run"),
-    "memory_gb": or_null(
-        lambda x: is_number(x) and 0 < x < float("inf"), "must be a number above 0"
-    ),
-    "capacity": (
-        lambda x: x == "auto" or is_integer(x), "must be `auto` or a whole number of slots",
-    ),
     **{key: or_null(*one_of(*choices)) for key, choices in POLICY_CHOICES.items()},
     "spread": one_of("ci", "sd"),
     "scale": one_of("linear", "log"),
