@@ -70,16 +70,23 @@ def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
                 value.FALLBACK: table[:, fixed].mean(),
             }  # fmt: skip
             assert {who: one[name] for who, one in made.items()} == pytest.approx(known)
+        # The LLM that is asked next is the best for those whom the first one fails.
+        missed = [np.mean((1 - chance[:, fixed]) * (1 - chance[:, j])) for j in range(5)]
+        least = min(missed[:fixed] + missed[fixed + 1 :])
+        assert made[value.FALLBACK]["within_two"] == pytest.approx(1 - least)
     assert apart, "the pool's best server is the offline split's at every seed"
 
 
 def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
     small, chosen = dataclasses.replace(source, offline_size=15), np.zeros(80)
+    places = set()
     for seed in range(40):
         offline, rest = small.split(seed).offline, source.split(seed).offline
         assert len(offline) == 15 and set(offline) <= set(rest) and (np.diff(offline) > 0).all()
         assert small.split(seed).pool.tolist() == source.split(seed).pool.tolist()
         chosen[offline] += 1
+        places.add(tuple(np.searchsorted(rest, offline)))
+    assert len(places) == 40, "seeds draw apart"
     # Each prompt is one of 15 of 80: 7.5 times in 40, with a standard deviation of 2.5.
     assert chosen.max() < 7.5 + 5 * 2.5
     whole = dataclasses.replace(source, offline_size=60)
