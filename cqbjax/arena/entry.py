@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cqbjax.arena.board import Board, read_board, tabulate_point
 from cqbjax.arena.report import write_report
-from cqbjax.arena.tasks import Composer, Contestant, PreparedTask, Request, prepare_entry
+from cqbjax.arena.tasks import Composer, PreparedTask, Request, prepare_entry
 from cqbjax.core import backend
 from cqbjax.core.contract import is_third_party, policy_error, prefix_errors
 from cqbjax.core.files import check_writable, write_atomic
@@ -35,23 +35,21 @@ def enter(request: Request, composer: Composer) -> bool:
     backend.configure()
     console, board, contestant = display.make_console(), read_board(), request.contestant
     if contestant is not None:
-        _validate(contestant, composer)
+        config = composer.compose(contestant.overrides()).policy[contestant.label]
+        check_contestant(contestant.label, composer.make(config))
     entries, skipped = _prepare_entries(request, board, composer)
     made, failed = _run_entries(entries, request, board, composer, console)
     label = contestant.label if contestant else None
     written = write_report(made, board, request.folder, label, composer, console)
     if contestant is not None and contestant.target:
-        written.append(_copy_policy(contestant.target, request.folder))
+        # From this copy of the policy's file its results can be run again.
+        module = contestant.target.rpartition(".")[0]
+        written.append(request.folder / Path(*module.split(".")).with_suffix(".py"))
+        write_atomic(written[-1], Path(str(sys.modules[module].__file__)).read_bytes())
     skipped |= failed
     absent = [f"{task} left out: {why}" for task, why in skipped.items()]
     display.print_lines(console, [", ".join(map(str, written)), *absent])
     return not skipped
-
-
-def _validate(contestant: Contestant, composer: Composer) -> None:
-    """Instantiate a policy, and check it."""
-    config = composer.compose(contestant.overrides())
-    check_contestant(contestant.label, composer.make(config.policy[contestant.label]))
 
 
 def check_contestant(label: str, policy: Any, seed: int = 0) -> None:
@@ -192,11 +190,3 @@ def count_looks(index: ResultIndex) -> dict[str, int]:
         for label, own in manifest["policies"].items():
             keys.setdefault(label, set()).add(own)
     return {label: len(own) for label, own in keys.items()}
-
-
-def _copy_policy(target: str, folder: Path) -> Path:
-    """Copy the policy's file to its results, from which they can be run again."""
-    module = target.rpartition(".")[0]
-    copy = folder / Path(*module.split(".")).with_suffix(".py")
-    write_atomic(copy, Path(str(sys.modules[module].__file__)).read_bytes())
-    return copy

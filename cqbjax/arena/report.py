@@ -142,9 +142,11 @@ def _describe_tasks(table: pl.DataFrame, made: Board, entrant: str | None) -> li
             rows, note = table.filter(task=task.name), made.notes[task.name]
             drawn = select_best(rows, entrant)
             names = {label: find_style(label).name for label in drawn["policy"]}
+            scored = drawn.filter(pl.col("score").is_not_null(), pl.col("policy") != OPTIMAL)
+            picture = figures.draw_intervals(scored, names) if scored.height else None
             described.append(task._asdict() | {
                 "rows": rows.to_dicts(), "seeds": note["seeds"], "horizon": note["horizon"],
-                "figure": _draw_intervals(drawn, names),
+                "figure": picture and _embed(picture),
             })  # fmt: skip
     return described
 
@@ -198,12 +200,6 @@ def _describe_inputs(policy: Any) -> str:
     needs = read_needs(policy)
     seen = ["the queue", "contexts" if needs.contexts else "no contexts"]
     return ", ".join([*seen, *["the servers offered to each query"] * needs.offer_counts])
-
-
-def _draw_intervals(rows: pl.DataFrame, names: Mapping[str, str]) -> str | None:
-    """Return the embedded figure of the rows that have a score; None if there are none."""
-    scored = rows.filter(pl.col("score").is_not_null(), pl.col("policy") != OPTIMAL)
-    return _embed(figures.draw_intervals(scored, names)) if scored.height else None
 
 
 def _embed(figure: Figure) -> str:

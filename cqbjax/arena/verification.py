@@ -98,8 +98,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
         config = configs.parse_yaml(stored.config).with_values({"num_seeds": point.sizes["seed"]})
         if values["data_dir"]:
             config = config.with_values({"data_dir": values["data_dir"]})
-        _check_task(task, config, composer)
-        _check_note(task, note, config, folder)
+        _check_settings(task, note, config, folder, composer)
         derived.append(boards.tabulate_point(point, task))
         tested = [label for label in note["policies"] if label != OPTIMAL]
         samples += [RepeatedPolicy(task, label, point, config) for label in tested]
@@ -121,8 +120,13 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
         print(f"{sample.task}, {sample.label}: {outcome}")
 
 
-def _check_task(task: str, config: ComposedConfig, composer: Composer) -> None:
-    """Raise if a task's configuration differs from the arena's; print if it has fewer runs."""
+def _check_settings(
+    task: str, note: Mapping[str, Any], config: ComposedConfig, folder: Path, composer: Composer
+) -> None:
+    """Raise if a task's configuration is not the arena's, or its note not of the stored results.
+
+    A task with fewer runs is printed.
+    """
     (of_arena,) = select_tasks([task])
     whole = compose_task(of_arena, Request(), composer)
     sizes = {"num_seeds": config.num_seeds, "horizon": config.horizon}
@@ -137,6 +141,17 @@ def _check_task(task: str, config: ComposedConfig, composer: Composer) -> None:
     for key, size in sizes.items():
         if size < whole[key]:
             print(f"{task}: {key}={size}, and not {whole[key]}: a first look, not an entry")
+    looks = count_looks(ResultIndex.of_study(folder / "data" / task, config.name))
+    facts = {
+        "version": of_arena.version, "seeds": config.num_seeds, "horizon": config.horizon,
+        "first_seed": config.first_seed, "looks": {x: looks.get(x, 0) for x in note["looks"]},
+    }  # fmt: skip
+    for key, value in facts.items():
+        if note[key] != value:
+            raise ValueError(
+                f"{folder}: {boards.NOTES} has {key}={note[key]} for task {task}, and the stored "
+                f"results {value}"
+            )
 
 
 def _list_settings(config: Config) -> dict[str, Any]:
@@ -151,22 +166,6 @@ def _list_settings(config: Config) -> dict[str, Any]:
     return {k: shorten(v) for k, v in configs.to_plain(config).items() if k not in ignored}
 
 
-def _check_note(task: str, note: Mapping[str, Any], config: Config, folder: Path) -> None:
-    """Raise if a board's note on a task does not follow from the stored results."""
-    (of_arena,) = select_tasks([task])
-    looks = count_looks(ResultIndex.of_study(folder / "data" / task, config.name))
-    facts = {
-        "version": of_arena.version, "seeds": config.num_seeds, "horizon": config.horizon,
-        "first_seed": config.first_seed, "looks": {x: looks.get(x, 0) for x in note["looks"]},
-    }  # fmt: skip
-    for key, value in facts.items():
-        if note[key] != value:
-            raise ValueError(
-                f"{folder}: {boards.NOTES} has {key}={note[key]} for task {task}, and the stored "
-                f"results {value}"
-            )
-
-
 def _check_report(made: Board, board: Board, folder: Path, composer: Composer) -> None:
     """Write table and page again, and raise if their text differs from the entry's."""
     labels = {label for note in made.notes.values() for label in note["policies"]} - {OPTIMAL}
@@ -175,7 +174,11 @@ def _check_report(made: Board, board: Board, folder: Path, composer: Composer) -
     console = Console(file=io.StringIO())
     write_report(made, board, folder / DERIVED, entrant, composer, console)
     for name in (TABLE, PAGE):
-        there, here = (_list_lines(one / name) for one in (folder, folder / DERIVED))
+        # Without the pictures.
+        there, here = (
+            re.sub(r"data:image/png;base64,[^\"]*", "", (one / name).read_text()).splitlines()
+            for one in (folder, folder / DERIVED)
+        )
         if here != there:
             pairs = zip(there, here, strict=False)
             wrong = (one.strip()[:60] for one, other in pairs if one != other)
@@ -183,11 +186,6 @@ def _check_report(made: Board, board: Board, folder: Path, composer: Composer) -
                 f"{folder}: {name} does not follow from its arrays at "
                 f"{next(wrong, 'the number of lines')}, or was written by another version"
             )
-
-
-def _list_lines(path: Path) -> list[str]:
-    """Return the lines of a table or page, without the pictures."""
-    return re.sub(r"data:image/png;base64,[^\"]*", "", path.read_text()).splitlines()
 
 
 def _repeat(sample: RepeatedPolicy, rng: np.random.Generator, composer: Composer) -> None:

@@ -4,11 +4,13 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 import xarray as xr
+import yaml
 from matplotlib import font_manager
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -27,17 +29,9 @@ LEGEND_LINES, LINE_HEIGHT = 3, 0.17
 TITLE_LETTERS = 30  # of a title above one of three panels side by side
 # Options of a user-defined text, in which `$` does not begin mathematics.
 VERBATIM: dict[str, Any] = {"parse_math": False}
-CJK_FONTS = (
-    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Zen Hei",
-    "WenQuanYi Micro Hei", "Droid Sans Fallback", "PingFang SC", "Hiragino Sans",
-    "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS",
-)  # fmt: skip
-# Symbols of keys.
-SYMBOLS = {
-    "arrival_rate": "λ", "num_servers": "N", "slackness": "ε", "M": "Thompson samples, M",
-    "alpha_scale": "scale of α", "lambda0": "ridge λ₀", "c1": "exploration c₁",
-    "source.share": "share s of the utility that contexts explain",
-}  # fmt: skip
+_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+SYMBOLS: dict[str, str] = _DATA["symbols"]  # of keys
+CJK_FONTS: list[str] = _DATA["cjk_fonts"]
 
 
 @contextmanager

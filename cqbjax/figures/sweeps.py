@@ -16,15 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.figures.panels import (
-    MAX_COLUMNS,
-    MIN_WIDTH,
-    SYMBOLS,
-    VERBATIM,
-    add_legend_below,
-    cjk_fonts,
-    write_numbers,
-)
+from cqbjax.figures import panels
+from cqbjax.figures.panels import SYMBOLS, VERBATIM
 from cqbjax.results.frame import LAST, add_attributes, summarise, tabulate_runs
 from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
 from cqbjax.results.policy_styles import find_style, sort_policies
@@ -36,7 +29,7 @@ COLOUR_RANGE = 2.0
 MAX_WRITTEN = 80  # cells of a map in which numbers are legible
 
 
-@cjk_fonts()
+@panels.cjk_fonts()
 def draw_over_keys(
     points: Sequence[xr.Dataset],
     metric: str = "gap",
@@ -65,16 +58,16 @@ def draw_over_keys(
     keys = [*over, *(key for key in keys if key not in over)]
     flat = len(keys) == 1 or len(over) == 1
     policies, label = sort_policies(set(table["policy"])), list_metrics(points)[metric].label
-    panels = 1 if flat else len(policies)
-    columns = min(panels, MAX_COLUMNS)
-    rows = math.ceil(panels / columns)
-    size = (max(MIN_WIDTH, PANEL * columns + 1.2), PANEL * rows + 0.6)
+    count = 1 if flat else len(policies)
+    columns = min(count, panels.MAX_COLUMNS)
+    rows = math.ceil(count / columns)
+    size = (max(panels.MIN_WIDTH, PANEL * columns + 1.2), PANEL * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     if flat:
         shares = list_shares(list_metrics(points))
         lines = _draw_lines(axes[0], table, keys[0], policies, shares)
-        add_legend_below(figure, lines, points, "band: 95% confidence interval")
+        panels.add_legend_below(figure, lines, points, "band: 95% confidence interval")
         axes[0].set_ylabel(label, **VERBATIM)
         if log:
             # The means set the range: an interval may reach zero.
@@ -82,9 +75,9 @@ def draw_over_keys(
             axes[0].set_yscale("log", nonpositive="clip")
             axes[0].set_ylim(bottom=drawn[drawn > 0].min() / 2)
     else:
-        for axis in axes[panels:]:
+        for axis in axes[count:]:
             axis.set_axis_off()
-        image, beyond = _draw_maps(axes[:panels], table, keys[:2], policies)
+        image, beyond = _draw_maps(axes[:count], table, keys[:2], policies)
         ends = "max" if beyond else "neither"
         colours = figure.colorbar(image, ax=list(axes), extend=ends)
         colours.set_label(label, **VERBATIM)
@@ -168,7 +161,7 @@ def _draw_maps(
         axis.set_ylabel(SYMBOLS.get(keys[1], keys[1]), **VERBATIM)
         axis.set_title(find_style(policy).name, **VERBATIM)
         if values.size <= MAX_WRITTEN:
-            write_numbers(axis, values, (lowest + highest) / 2, "white", "black")
+            panels.write_numbers(axis, values, (lowest + highest) / 2, "white", "black")
     return image, beyond
 
 

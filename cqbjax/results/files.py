@@ -33,6 +33,7 @@ ENDING = ".nc"
 FORMAT = 3
 # Texts of each point: its configuration in YAML and its attributes in JSON.
 TEXTS = ("configs", "attributes")
+AGAIN = "run the point again, or move the file away."  # the end of errors
 LEFT_OVER = 600.0  # seconds after which an unchanged partial file is removed
 _TRAILER = "\ncqbjax results, format %3d, description of %12d bytes, SHA-256 %s\n"
 _TRAILER_BYTES = len(_TRAILER % (0, 0, "0" * 64))
@@ -74,7 +75,7 @@ def write_file(points: Sequence[StoredPoint], path: Path) -> None:
 
 def replace_manifests(path: Path, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Write a file again with other manifests and the same arrays."""
-    arrays = _read_arrays(path, _read_description(path))
+    arrays = _read_arrays(path, read_description(path))
     write_atomic(path, arrays + _describe(manifests, arrays))
 
 
@@ -97,8 +98,8 @@ def _checksum(number: int, description: bytes) -> str:
     return hashlib.sha256(b"%d %d " % (number, len(description)) + description).hexdigest()
 
 
-def _read_description(path: Path) -> dict[str, Any]:
-    """Return a file's description; its arrays are not read.
+def read_description(path: Path) -> dict[str, Any]:
+    """Return a file's description, with the manifests of its `points`; its arrays are not read.
 
     Raises:
         ResultError: the file is missing, damaged or not a result.
@@ -116,42 +117,24 @@ def _read_description(path: Path) -> dict[str, Any]:
     if trailer is None and path.with_suffix(".json").is_file():
         number = FORMAT - 1  # had its description in a separate file
     elif trailer is None or trailer[3].decode() != _checksum(number, text):
-        raise ResultError(
-            f"{path} is damaged, or not a result of cqbjax: its end is not as written; run the "
-            "point again, or move the file away."
-        )
+        what = f"{path} is damaged, or not a result of cqbjax: its end is not as written"
+        raise ResultError(f"{what}; {AGAIN}")
     if number != FORMAT:
-        raise FormatError(
-            f"{path} has format {number} of another version of cqbjax, and this one reads format "
-            f"{FORMAT}: run the point again, or move the file away."
-        )
+        what = f"{path} has format {number} of another version of cqbjax, and this one reads format"
+        raise FormatError(f"{what} {FORMAT}: {AGAIN}")
     description = dict(json.loads(text))
     if size - _TRAILER_BYTES - length != description["bytes"]:
-        raise ResultError(
-            f"{path} is damaged: its arrays do not have {description['bytes']:,} bytes; run the "
-            "point again, or move the file away."
-        )
+        what = f"{path} is damaged: its arrays do not have {description['bytes']:,} bytes"
+        raise ResultError(f"{what}; {AGAIN}")
     description["points"] = [{**description["common"], **one} for one in description["points"]]
     return description
-
-
-def read_manifests(path: Path) -> list[Manifest]:
-    """Return the manifests of a file's points; no array is read.
-
-    Raises:
-        ResultError: the file is missing, damaged or not a result.
-    """
-    return _read_description(path)["points"]
 
 
 def _read_arrays(path: Path, description: Mapping[str, Any]) -> bytes:
     with path.open("rb") as file:
         arrays = file.read(description["bytes"])
     if hashlib.sha256(arrays).hexdigest() != description["sha256"]:
-        raise ResultError(
-            f"{path} is damaged: its arrays do not have their checksum; run the point again, or "
-            "move the file away."
-        )
+        raise ResultError(f"{path} is damaged: its arrays do not have their checksum; {AGAIN}")
     return arrays
 
 
@@ -169,11 +152,14 @@ def read_file(
     Raises:
         ResultError: the file is missing, damaged or not a result.
     """
-    description = _read_description(path)
+    description = read_description(path)
     manifests, arrays = description["points"], _read_arrays(path, description)
     try:
         with xr.open_dataset(io.BytesIO(arrays), engine="h5netcdf") as opened:
-            whole = (opened if rounds is None else _select_rounds(opened, rounds)).load()
+            if rounds is not None and "round" in opened.coords:
+                last = np.searchsorted(opened["round"].values, sorted(rounds), side="right") - 1
+                opened = opened.isel(round=np.unique(np.maximum(last, 0)))
+            whole = opened.load()
         wanted = range(len(manifests)) if only is None else sorted(only)
         return _unstack(whole, manifests, wanted)
     except Exception as error:  # of HDF5, NetCDF or JSON
@@ -208,7 +194,8 @@ def _stack(points: Sequence[StoredPoint]) -> xr.Dataset:
     }
     texts = (
         [one.config for one in points],
-        [json.dumps(_plain(one.point.attrs), sort_keys=True) for one in points],
+        # NumPy's scalars become Python's.
+        [json.dumps(one.point.attrs, sort_keys=True, default=np.generic.item) for one in points],
     )
     data |= {n: ("point", np.asarray(t, object)) for n, t in zip(TEXTS, texts, strict=True)}
     return xr.Dataset(data, {name: first[name] for name in shared_coords(first)})
@@ -218,10 +205,9 @@ def _unstack(
     whole: xr.Dataset, manifests: Sequence[Manifest], numbers: Sequence[int]
 ) -> list[StoredPoint]:
     """Return points from the dataset of `_stack`."""
-    texts = {name: one for name, one in whole.coords.items() if one.dtype.kind == "O"}
     whole = whole.assign_coords({
         name: (one.dims, [str(label) for label in one.values], one.attrs)
-        for name, one in texts.items()
+        for name, one in whole.coords.items() if one.dtype.kind == "O"
     })  # fmt: skip
     configs, attributes = (whole[name].values for name in TEXTS)
     points = []
@@ -235,14 +221,6 @@ def _unstack(
         point = xr.Dataset(data, {**coords, **whole.coords}, json.loads(attributes[i]))
         points.append(StoredPoint(point, manifests[i], str(configs[i])))
     return points
-
-
-def _select_rounds(opened: xr.Dataset, rounds: Sequence[int]) -> xr.Dataset:
-    """Select the last recorded rounds that are not later than the given ones."""
-    if "round" not in opened.coords:
-        return opened
-    last = np.searchsorted(opened["round"].values, sorted(rounds), side="right") - 1
-    return opened.isel(round=np.unique(np.maximum(last, 0)))
 
 
 def _encode(whole: xr.Dataset) -> bytes:
@@ -259,11 +237,3 @@ def _encode(whole: xr.Dataset) -> bytes:
     file = io.BytesIO()
     whole.to_netcdf(file, engine="h5netcdf", encoding=encoding)
     return file.getvalue()
-
-
-def _plain(attributes: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-    """Convert NumPy scalars to Python scalars."""
-    return {
-        key: value.item() if isinstance(value, np.generic) else value
-        for key, value in attributes.items()
-    }

@@ -12,15 +12,10 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.results import summaries
 from cqbjax.results.metrics import STANDARD, list_metrics
 from cqbjax.results.points import shape_of
-from cqbjax.results.summaries import (
-    ROUNDING,
-    add_time_per_arrival,
-    select_round,
-    share_interval,
-    t_quantile,
-)
+from cqbjax.results.summaries import ROUNDING
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
 LAST = 2**62  # selects the last recorded round
@@ -80,10 +75,9 @@ def _tabulate_shape(
 
 def _stack_points(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> xr.Dataset:
     """Stack points of one shape, so that summaries of a thousand are vectorised."""
-    recorded = same[0]["round"].values
-    asked = recorded if rounds is None else [int(select_round(same[0], t)["round"]) for t in rounds]
-    taken = np.unique(np.asarray(asked))
-    thin = [add_time_per_arrival(point).sel(round=taken) for point in same]
+    asked = [int(summaries.select_round(same[0], t)["round"]) for t in rounds or ()]
+    taken = np.unique(np.asarray(same[0]["round"].values if rounds is None else asked))
+    thin = [summaries.add_time_per_arrival(point).sel(round=taken) for point in same]
     data: dict[str, Any] = {
         str(name): (("point", *array.dims), np.stack([one[name].values for one in thin]))
         for name, array in thin[0].data_vars.items()
@@ -114,9 +108,8 @@ def subtract_policies(table: pl.DataFrame, policy: str) -> pl.DataFrame:
     minuend = table.filter(policy=policy).drop("policy")
     others = table.filter(pl.col("policy") != policy)
     on = [key for key in KEYS if key != "policy"]
-    return _subtract(
-        others.join(minuend, on=on, suffix="_of", maintain_order="left"), "values_of", "values"
-    )
+    both = others.join(minuend, on=on, suffix="_of", maintain_order="left")
+    return both.with_columns(values=pl.col("values_of") - pl.col("values")).drop("values_of")
 
 
 def tabulate_growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[int]) -> pl.DataFrame:
@@ -138,14 +131,8 @@ def tabulate_growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[in
             middle = _tabulate_shape(points, some, [name], [half]).rename({"round": "since"})
             on = [key for key in KEYS if key != "round"]
             both = end.join(middle, on=on, suffix="_then", maintain_order="left")
-            tables.append(_subtract(both, "values", "values_then"))
-    return pl.concat(tables)
-
-
-def _subtract(both: pl.DataFrame, one: str, other: str) -> pl.DataFrame:
-    """Replace two columns of values by their difference."""
-    difference = (pl.col(one) - pl.col(other)).alias("values")
-    return both.with_columns(difference).drop({one, other} - {"values"})
+            tables.append(both.with_columns(values=pl.col("values") - pl.col("values_then")))
+    return pl.concat(tables).drop("values_then")
 
 
 def tabulate_curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.DataFrame:
@@ -161,8 +148,8 @@ def tabulate_curves(points: Sequence[xr.Dataset], names: Sequence[str], most: in
         made = [tabulate_runs([thin], names).filter(pl.col("policy") != OPTIMAL)]
         if "queue_length" in names:
             best = tabulate_runs([thin.isel(policy=[0])], ["optimal_queue_length"])
-            words = {"policy": OPTIMAL, "metric": "queue_length"}
-            made.append(best.with_columns(**{k: pl.lit(word) for k, word in words.items()}))
+            words = {"policy": pl.lit(OPTIMAL), "metric": pl.lit("queue_length")}
+            made.append(best.with_columns(**words))
         tables += [one.with_columns(point=pl.lit(number, pl.Int64)) for one in made]
     return pl.concat(tables)
 
@@ -196,13 +183,13 @@ def add_interval(
     """
     n = table["n"].to_numpy()
     mean, sd = (table[name].cast(pl.Float64).to_numpy() for name in ("mean", "sd"))
-    half = t_quantile(n, level) * sd / np.sqrt(n)
+    half = summaries.t_quantile(n, level) * sd / np.sqrt(n)
     low, high = mean - half, mean + half
     if shares:
         # Values in [0, 1] cannot vary more than this.
         fits = (mean >= 0) & (mean <= 1) & ((n - 1) * sd**2 <= n * mean * (1 - mean) + ROUNDING)
         fits &= table["metric"].is_in(list(shares)).to_numpy()
-        ends_of_shares = share_interval(n, np.where(fits, mean, np.nan), sd, level)
+        ends_of_shares = summaries.share_interval(n, np.where(fits, mean, np.nan), sd, level)
         low, high = np.where(fits, ends_of_shares, (low, high))
     ends = {"low": pl.Series(low), "high": pl.Series(high)}
     return table.with_columns(pl.col("mean", "sd").fill_nan(None), **ends).with_columns(

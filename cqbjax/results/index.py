@@ -8,7 +8,7 @@ joins the parts when it reads a point. If two parts hold the same run, the newer
 import contextlib
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,13 +28,9 @@ CELLS = "cells"
 # Lengths of the parts of a file's name: the key of its points, and a random key of its writer.
 KEY_LETTERS, WRITER_LETTERS = 16, 8
 
-# An arrival rate and a seed; (None, None): all runs of a point that cannot be extended.
+# An arrival rate and a seed; (None, None): all runs of a point that cannot be extended. Rates are
+# rounded to 12 digits, so that .1 + .2 and .3 are the same rate.
 Cell = tuple[float | None, int | None]
-
-
-def round_rates(rates: Iterable[Any]) -> list[Any]:
-    """Return arrival rates rounded to 12 digits, so that .1 + .2 and .3 are the same rate."""
-    return [round_fraction(rate) for rate in rates]
 
 
 class CacheKey(NamedTuple):
@@ -68,7 +64,7 @@ class RunRequest(NamedTuple):
     @property
     def cells(self) -> list[Cell]:
         """Each arrival rate with each seed."""
-        return list(itertools.product(round_rates(self.rates), self.seeds))
+        return list(itertools.product(map(round_fraction, self.rates), self.seeds))
 
 
 class IndexEntry(NamedTuple):
@@ -89,7 +85,8 @@ class IndexEntry(NamedTuple):
         stored = self.manifest.get(CELLS)
         if stored is None:
             return [(None, None)]
-        return list(itertools.product(round_rates(stored["arrival_rate"]), stored["seed"]))
+        rates = map(round_fraction, stored["arrival_rate"])
+        return list(itertools.product(rates, stored["seed"]))
 
 
 class ResultIndex:
@@ -143,7 +140,7 @@ class ResultIndex:
             self.unreadable.pop(file, None)
             if file in found:
                 try:
-                    self.manifests[file] = files.read_manifests(file)
+                    self.manifests[file] = files.read_description(file)["points"]
                 except ResultError as error:
                     self.unreadable[file] = error
         self._states = found
@@ -204,18 +201,8 @@ class ResultIndex:
             for one in asked
         ]
         self._renew(asked, chosen)
-        stored = self._read(chosen, rounds)
-        return [
-            select_runs(parts, [*one.key.policies], round_rates(one.rates), one.seeds).point
-            for one, parts in zip(asked, stored, strict=True)
-        ]
-
-    def _read(
-        self, chosen: Sequence[Sequence[IndexEntry]], rounds: Sequence[int] | None
-    ) -> list[list[StoredPoint]]:
-        """Read the points of entries; hide a damaged file."""
         try:
-            return read_entries(chosen, rounds)
+            stored = read_entries(chosen, rounds)
         except ResultError as error:
             for file in {one.file for entries in chosen for one in entries}:
                 try:
@@ -227,6 +214,11 @@ class ResultIndex:
                         "its points run again"
                     ) from error
             raise
+        rates = ([round_fraction(rate) for rate in one.rates] for one in asked)
+        return [
+            select_runs(parts, [*one.key.policies], own, one.seeds).point
+            for one, parts, own in zip(asked, stored, rates, strict=True)
+        ]
 
     def _renew(self, asked: Sequence[RunRequest], chosen: Sequence[Sequence[IndexEntry]]) -> None:
         """Mark entries as the newest of their points if another key was computed after them."""
@@ -287,9 +279,7 @@ class ResultIndex:
             if not all(one.get("key") for one in manifests)
         }  # fmt: skip
         for keys in self._points.values():
-            entries = next(iter(keys.values()))
-            cells = {cell for one in entries for cell in one.cells}
-            current |= {one.file for one in covering(entries, newest_policies(entries), cells)}
+            current |= {one.file for one in covering_all(next(iter(keys.values())))}
         return sorted(self.manifests.keys() - current)
 
     def set_aside_unreadable(self) -> list[Path]:
@@ -358,8 +348,8 @@ def set_aside(file: Path, why: str) -> Path:
     return hidden
 
 
-def newest_policies(entries: Sequence[IndexEntry]) -> dict[str, str]:
-    """Return label -> newest key.
+def covering_all(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
+    """Return the entries with the newest versions of all cells of all policies, the newest first.
 
     Args:
         entries: entries of one point and key, the newest first.
@@ -367,7 +357,7 @@ def newest_policies(entries: Sequence[IndexEntry]) -> dict[str, str]:
     policies: dict[str, str] = {}
     for one in entries:
         policies = {**one.manifest["policies"], **policies}
-    return policies
+    return covering(entries, policies, {cell for one in entries for cell in one.cells})
 
 
 def covering(
@@ -425,6 +415,6 @@ def label_point(one: StoredPoint, path: Path) -> StoredPoint:
     point = point.assign_attrs({key: round_fraction(value) for key, value in attrs.items()})
     if "arrival_rate" in point.coords:
         rates = point["arrival_rate"]
-        rounded = round_rates(rates.values.tolist())
+        rounded = [round_fraction(rate) for rate in rates.values.tolist()]
         point = point.assign_coords(arrival_rate=("arrival_rate", rounded, rates.attrs))
     return one._replace(point=point)

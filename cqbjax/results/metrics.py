@@ -49,19 +49,13 @@ class Metric(NamedTuple):
 # Metrics of the arrays that every point has.
 STANDARD = {
     "gap": Metric(queue_regret, "Queue length regret", "queries", "less", "Q - Q*, queries"),
-    "queue_length": Metric(
-        itemgetter("queue_length"), "Queue length", "queries", "less", "Q, queries"
-    ),
-    "regret": Metric(
-        itemgetter("regret"),
-        "Cumulative regret",
-        "expected departures",
-        "less",
-        "cumulative regret",
-    ),
+    "queue_length": Metric(itemgetter("queue_length"), "Queue length", "queries", "less",
+                           "Q, queries"),
+    "regret": Metric(itemgetter("regret"), "Cumulative regret", "expected departures", "less",
+                     "cumulative regret"),
     "throughput": Metric(throughput, "throughput", "queries a round", "more"),
     "explored": Metric(itemgetter("explored"), "explored rounds"),
-}
+}  # fmt: skip
 
 
 def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:

@@ -52,15 +52,11 @@ def _add_rules(base: str, ending: str) -> Style:
     _, rules = split_label(base + ending)
     name = f"{STYLE[base].name} ({describe_rules(rules)})"
     look = _DATA["endings"].get(ending, {"dashes": _DATA["dashes"]["long"], "mix": 0.2})
-    color = _mix_color(STYLE[base].color, look["mix"])
+    # A share of white is mixed in, or of black if the share is negative.
+    channels, share = (int(STYLE[base].color[i : i + 2], 16) for i in (1, 3, 5)), look["mix"]
+    mixed = (round(one + abs(share) * (255 * (share > 0) - one)) for one in channels)
+    color = "#" + "".join(f"{one:02X}" for one in mixed)
     return STYLE[base]._replace(name=name, color=color, dashes=(0, tuple(look["dashes"])))
-
-
-def _mix_color(color: str, share: float) -> str:
-    """Return a colour with this share of white, or of black if the share is negative."""
-    channels = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-    end = 255 * (share > 0)
-    return "#" + "".join(f"{round(one + abs(share) * (end - one)):02X}" for one in channels)
 
 
 # Tables sort by this order: routers follow all others, those with one rule together.

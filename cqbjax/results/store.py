@@ -17,15 +17,10 @@ import yaml
 
 from cqbjax.core.inputs import is_number
 from cqbjax.results import files
-from cqbjax.results.files import ENDING, FORMAT
-from cqbjax.results.index import IndexEntry, ResultIndex, covering, newest_policies, read_entries
-from cqbjax.results.points import VARIABLES, ResultError, StoredPoint, join_parts
+from cqbjax.results.files import ENDING
+from cqbjax.results.index import IndexEntry, ResultIndex, covering_all, read_entries
+from cqbjax.results.points import ResultError, StoredPoint, join_parts
 from cqbjax.results.summaries import combine_points
-
-__all__ = [
-    "ENDING", "FORMAT", "VARIABLES", "ResultError", "count_points", "load", "load_points",
-    "read_config", "read_manifest", "save", "stored_points",
-]  # fmt: skip
 
 Paths = Path | str | Sequence[Path | str]
 
@@ -159,16 +154,12 @@ def stored_points(
         raise ResultError(f"no result with key {key} under {path}: `cqbjax stored` lists all")
 
     ordered = sorted(newest, key=lambda name: (newest[name][0].file.parent, _natural(name[0])))
-    chosen = [_needed(newest[name]) for name in ordered]
+    # A point without a key is one entry.
+    chosen = [
+        covering_all(newest[name]) if newest[name][0].manifest.get("key") else newest[name]
+        for name in ordered
+    ]
     return [point for parts in read_entries(chosen, rounds) for point in join_parts(parts)]
-
-
-def _needed(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
-    """Return the entries that hold the newest runs of a point, the newest first."""
-    if not entries[0].manifest.get("key"):
-        return list(entries)
-    cells = {cell for one in entries for cell in one.cells}
-    return covering(entries, newest_policies(entries), cells)
 
 
 def count_points(path: Paths) -> int:

@@ -19,19 +19,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from cqbjax.core.files import write_atomic
-from cqbjax.results.frame import (
-    LAST,
-    add_attributes,
-    drop_point_intervals,
-    subtract_policies,
-    summarise,
-    tabulate_growth,
-    tabulate_runs,
-)
+from cqbjax.results import frame as frames
 from cqbjax.results.metrics import Metric, find_recorded, list_metrics, list_shares
 from cqbjax.results.policy_styles import OTHERWISE, STYLE
 from cqbjax.results.summaries import find_differing
-from cqbjax.results.table_text import TableSection, split_table
+from cqbjax.results.table_text import split_table
 
 DIGITS = 7
 # Queries per round by which a stable queue may still grow over the second half of a run.
@@ -47,6 +39,8 @@ _SETTING = (
     "source", "stand_in", "encoder", "K", "num_servers", "slackness", "parameters", *OTHERWISE,
     "yardstick", "singletons", "load",
 )  # fmt: skip
+# Ends of the columns of a mean and its interval.
+ENDS = {"": "mean", "_low": "low", "_high": "high"}
 # Rows shown in a terminal; files hold all of them.
 MAX_PRINTED = 120
 # Spaces between columns in a terminal: rich's padding and divider.
@@ -75,11 +69,10 @@ def throughput_table(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    columns = _name_interval_columns("length_mean", "queue_length")
-    columns |= _name_interval_columns("gap_mean", "gap")
-    columns |= _name_interval_columns("throughput", "throughput")
-    columns["seconds_per_round"] = ("seconds_per_round", "mean")
-    return _build_table(points, rounds, columns, "throughput", reference, f"{reference}_minus")
+    means = {"length_mean": "queue_length", "gap_mean": "gap", "throughput": "throughput"}
+    others = {"seconds_per_round": ("seconds_per_round", "mean")}
+    ahead = f"{reference}_minus"
+    return _build_table(points, rounds, means, others, "throughput", reference, ahead)
 
 
 def gap_table(
@@ -108,11 +101,12 @@ def gap_table(
         ValueError: no point, or a round before the first recorded one.
     """
     metric = "queue_length" if of == "length" else of
-    columns = _name_interval_columns("length_mean", "queue_length")
-    columns |= _name_interval_columns("gap_mean", "gap") if of != "length" else {}
-    columns |= _name_interval_columns(f"{of}_mean", metric)
-    columns |= {f"{of}_sd": (metric, "sd"), "throughput": ("throughput", "mean")}
-    return _build_table(points, rounds, columns, metric, reference, f"{reference}_{of}_minus")
+    means = {"length_mean": "queue_length", "gap_mean": "gap", f"{of}_mean": metric}
+    if of == "length":
+        del means["gap_mean"]
+    others = {f"{of}_sd": (metric, "sd"), "throughput": ("throughput", "mean")}
+    ahead = f"{reference}_{of}_minus"
+    return _build_table(points, rounds, means, others, metric, reference, ahead)
 
 
 def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
@@ -135,13 +129,13 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
     Raises:
         ValueError: no point, or no recorded round in the first half.
     """
-    grown = tabulate_growth(points, "queue_length", [LAST])
+    grown = frames.tabulate_growth(points, "queue_length", [frames.LAST])
     if (2 * grown["since"] > grown["round"]).any():
         raise ValueError("points hold no round of their first half: record more of them.")
     a_round = pl.col("values") / (pl.col("round") - pl.col("since"))
     by = [*find_differing(points), "policy"]
-    rows = add_attributes(
-        drop_point_intervals(summarise(grown.with_columns(a_round))), points, by[:-1]
+    rows = frames.add_attributes(
+        frames.drop_point_intervals(frames.summarise(grown.with_columns(a_round))), points, by[:-1]
     )
     high, rate = pl.col("mean") > most, pl.col("arrival_rate")
     too_much = rate.filter(high).min()
@@ -210,10 +204,12 @@ def print_table(
     if sections and common:
         console.print(f"In all rows: {common}.", markup=False, highlight=False)
     for one in sections:
-        for columns in _fold_columns(one, console.width):
-            # In a narrow table the headers wrap, and the numbers do not. Rich would shrink both.
+        # In a narrow table the headers wrap, and the numbers do not. Rich would shrink both.
+        cells = zip(one.headers, *one.rows, strict=True)
+        widths = [max(map(cell_len, [*header.split(), *column])) for header, *column in cells]
+        folded = _fold_columns(widths, one.lead, console.width)
+        for columns in folded:
             grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-            widths = _least_widths(one)
             spare = console.width + COLUMN_GAP - sum(widths[i] + COLUMN_GAP for i in columns)
             for i in columns:
                 more = min(spare, max(0, cell_len(one.headers[i]) - widths[i]))
@@ -223,7 +219,7 @@ def print_table(
             for row in one.rows[:MAX_PRINTED]:
                 grid.add_row(*(escape(row[i]) for i in columns))
             console.print(grid, "")
-        if not _fold_columns(one, console.width):
+        if not folded:
             for row in one.rows[:MAX_PRINTED]:
                 values = map(": ".join, zip(one.headers, row, strict=True))
                 console.print("\n  ".join(values), markup=False, highlight=False)
@@ -233,16 +229,16 @@ def print_table(
             console.print(one.legend, markup=False, highlight=False)
 
 
-def _least_widths(section: TableSection) -> list[int]:
-    """Return the widths of the columns if their headers wrap."""
-    columns = zip(section.headers, *section.rows, strict=True)
-    return [max(map(cell_len, [*header.split(), *cells])) for header, *cells in columns]
+def _fold_columns(columns: Sequence[int], leading: int, width: int) -> list[list[int]]:
+    """Return the columns of each table that fits the width, or an empty list if one does not.
 
-
-def _fold_columns(section: TableSection, width: int) -> list[list[int]]:
-    """Return the columns of each table that fits the width, or an empty list if one does not."""
-    widths = [COLUMN_GAP + least for least in _least_widths(section)]
-    lead, others = list(range(section.lead)), range(section.lead, len(widths))
+    Args:
+        columns: width of each column.
+        leading: number of columns that each table begins with.
+        width: width of the console.
+    """
+    widths = [COLUMN_GAP + least for least in columns]
+    lead, others = list(range(leading)), range(leading, len(widths))
     free = width + COLUMN_GAP - sum(widths[i] for i in lead)
     if max((widths[i] for i in others), default=0) > free:
         return []
@@ -254,30 +250,33 @@ def _fold_columns(section: TableSection, width: int) -> list[list[int]]:
     return [[*lead, *some] for some in folded]
 
 
-def _name_interval_columns(column: str, metric: str) -> dict[str, tuple[str, str]]:
-    """Return the columns of a metric's mean and interval: name -> (metric, statistic)."""
-    ends = {f"{column}_{end}": (metric, end) for end in ("low", "high")}
-    return {column: (metric, "mean"), **ends}
-
-
 def _build_table(
-    points: Sequence[xr.Dataset], rounds: Sequence[int], columns: dict[str, tuple[str, str]],
-    compared: str, reference: str | None, ahead: str,
+    points: Sequence[xr.Dataset], rounds: Sequence[int], means: dict[str, str],
+    others: dict[str, tuple[str, str]], compared: str, reference: str | None, ahead: str,
 ) -> pl.DataFrame:  # fmt: skip
     """Put metrics side by side, with the difference of one of them to that of the reference.
 
     Rows are sorted by setting, rate and round; policies are in the order of legends.
+
+    Args:
+        points: as `results.load_points` returns them.
+        rounds: rounds of the table.
+        means: column -> the metric of its mean, which has an interval.
+        others: further columns -> metric and statistic.
+        compared: the metric whose difference to the reference is a column.
+        reference: label of a policy; None: no comparison.
+        ahead: name of that column.
     """
-    for name in find_recorded(points):
-        columns |= _name_interval_columns(name, name)
-    values = tabulate_runs(
-        points, list(dict.fromkeys(name for name, _ in columns.values())), rounds
-    )
+    recorded = list(find_recorded(points))
+    names = [*means.values(), *(name for name, _ in others.values()), *recorded]
+    values = frames.tabulate_runs(points, list(dict.fromkeys(names)), rounds)
     if reference is not None:
-        lead = subtract_policies(values.filter(metric=compared), reference)
+        lead = frames.subtract_policies(values.filter(metric=compared), reference)
         values = pl.concat([values, lead.with_columns(metric=pl.lit(ahead))])
-        columns |= _name_interval_columns(ahead, ahead)
-    wide = summarise(values, list_shares(list_metrics(points))).group_by(
+        recorded.append(ahead)
+    columns = {f"{c}{end}": (means[c], of) for c in means for end, of in ENDS.items()} | others
+    columns |= {f"{c}{end}": (c, of) for c in recorded for end, of in ENDS.items()}
+    wide = frames.summarise(values, list_shares(list_metrics(points))).group_by(
         "point", "arrival_rate", "round", "policy", maintain_order=True
     ).agg(
         seeds=pl.col("n").max(),
@@ -288,7 +287,7 @@ def _build_table(
         wide = wide.with_columns(excludes_zero=(low > 0) | (high < 0))
     settings = [key for key in _SETTING if any(one.attrs.get(key, "") != "" for one in points)]
     settings += [key for key in find_differing(points) if key not in _SETTING]
-    made = add_attributes(drop_point_intervals(wide), points, settings)
+    made = frames.add_attributes(frames.drop_point_intervals(wide), points, settings)
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
     order = sorted(made.columns[: made.columns.index("policy")], key=OTHERWISE.__contains__)
     return made.sort([*order, rank, pl.col("policy")], nulls_last=True)

@@ -183,7 +183,7 @@ def test_one_command_writes_table_and_figure(tmp_path):
     assert wider.returncode == 0, wider.stderr
     (second,) = set(folder.glob("*.nc")) - {first}
     assert first.stat().st_mtime_ns == written
-    (manifest,) = files.read_manifests(second)
+    (manifest,) = files.read_description(second)["points"]
     labels = manifest["policies"]
     assert [label.split()[0] for label in labels] == ["alpha_scale=0.9"]
     again = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")

@@ -270,7 +270,7 @@ def test_what_is_run_again_is_stored_in_place_of_the_older(tmp_path, fabricating
     run(ready_of("rerun=true"), tmp_path)
     (second,) = tmp_path.glob("*.nc")
     assert second != first and second.name[:16] == first.name[:16] and len(fabricating) == 6
-    orders = [files.read_manifests(second)[0]["order"], len(list(tmp_path.iterdir()))]
+    orders = [files.read_description(second)["points"][0]["order"], len(list(tmp_path.iterdir()))]
     assert orders == [2, 1]
 
 

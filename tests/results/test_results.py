@@ -15,7 +15,7 @@ from tiers import cases
 from cqbjax.results import files
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex, label_point
-from cqbjax.results.points import StoredPoint
+from cqbjax.results.points import VARIABLES, StoredPoint
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
@@ -162,7 +162,7 @@ def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
     """In the arrays when they are read, in description and trailer when they are listed."""
     file = store(tmp_path / "point", fabricate(("random",), num_seeds=1, horizon=2), alpha=0.5)
     whole = file.read_bytes()
-    arrays = files._read_description(file)["bytes"]
+    arrays = files.read_description(file)["bytes"]
     places = [*range(0, arrays, 997), *range(arrays, len(whole))]
     for place in places:
         changed = bytearray(whole)
@@ -348,7 +348,7 @@ def test_each_point_of_a_file_keeps_what_is_its_own(tmp_path: Path) -> None:
         StoredPoint(point, {"a": k % 2, "b": k, "c": 0}, f"K: {k}\n") for k, point in made.items()
     ]
     files.write_file(points, tmp_path / "p.nc")
-    assert files.read_manifests(tmp_path / "p.nc") == [one.manifest for one in points]
+    assert files.read_description(tmp_path / "p.nc")["points"] == [one.manifest for one in points]
     for only in (None, {2, 0}, [1]):
         numbers = range(3) if only is None else sorted(only)
         read = files.read_file(tmp_path / "p.nc", None, only)
@@ -406,7 +406,7 @@ def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
     assert grid["policy"].values.tolist() == ["q_ucb", "acqb", "random"], "as they are first named"
     for (k, rate), ds in points.items():
         part = grid.sel(K=k, arrival_rate=[rate], policy=ds["policy"], round=ds["round"])
-        for name in results.VARIABLES:
+        for name in VARIABLES:
             values = part[name].transpose(*ds[name].dims, ...).values
             np.testing.assert_array_equal(np.squeeze(values), np.squeeze(ds[name].values))
     assert grid["queue_length"].sel(K=2, arrival_rate=0.6).isnull().all()
