@@ -63,15 +63,9 @@ def make_table() -> PromptPool:
     )  # fmt: skip
 
 
-def list_rounds() -> dict[str, CostCase]:
-    """Return the rounds that others are compared with, by name."""
-    paper, pool = CostCase(ROUND, ROUND, Synthetic()), CostCase(POOL, ROUND, make_table())
-    return {ROUND: paper, POOL: pool}
-
-
 def list_cases() -> list[CostCase]:
-    """Return every user and service model, source and recorder alone, and the per-query log."""
-    paper, table, rounds = Synthetic(), make_table(), list_rounds()
+    """Return the two rounds; then each user and service model, source, recorder, and the log."""
+    paper, table = Synthetic(), make_table()
     users = {
         "orbit": dynamics.Orbit(return_rate=0.1), "impatient": dynamics.Impatience(attempts=5),
         "impatient, patience": dynamics.Impatience(leave=0.01),
@@ -90,13 +84,13 @@ def list_cases() -> list[CostCase]:
         "arrivals=batches": ArrivalWrapper(source=paper, process=BatchArrivals(sizes=[1, 1])),
         "source=coin": Coin(success=0.6, num_servers=5), POOL: table,
     }  # fmt: skip
-    cases = [CostCase(name, ROUND, source) for name, source in sources.items()]
+    cases = [CostCase(name, ROUND, source) for name, source in ({ROUND: paper} | sources).items()]
     priced = with_dynamics(table, [], [dynamics.Prices(spread=0.01)])
     cases.append(CostCase("service=prices", POOL, priced))
     for name in OPTIONAL:
-        against = POOL if name in TABLE_RECORDERS else ROUND
+        against, source = (POOL, table) if name in TABLE_RECORDERS else (ROUND, paper)
         what = "queries=true" if name == QueryLog.name else f"record={name}"
-        cases.append(CostCase(what, against, rounds[against].source, (name,)))
+        cases.append(CostCase(what, against, source, (name,)))
     return cases
 
 
@@ -112,14 +106,14 @@ def rows(quick: bool, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
         `cost`, the median over `repeats` of its time less the round's, as a share of the latter,
         with its quartiles `cost_from` and `cost_to`.
     """
-    every = [one for one in list_cases() if not quick or one.what in QUICK]
+    every = {one.what: one for one in list_cases()}
+    chosen = [every[what] for what in (QUICK if quick else every) if what != ROUND]
     horizon, repeats = (100, 2) if quick else (HORIZON, REPEATS)
     for label in list(POLICIES)[: 1 if quick else None]:
-        for name, base in list_rounds().items():
-            some = [one for one in every if one.against == name]
-            if some:
+        for name in (ROUND, POOL):
+            if some := [one for one in chosen if one.against == name]:
                 log(f"costs in percent of {name}: {label}, {len(some)} cases")
-                yield from _measure(label, base, some, horizon, repeats)
+                yield from _measure(label, every[name], some, horizon, repeats)
 
 
 def _measure(

@@ -5,11 +5,11 @@ fastest and of the median of 50 stretches, since other processes only make a str
 """
 
 import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.measure import time_calls
 from cqbjax import sources
 from cqbjax.core import backend
 from cqbjax.env import Env
@@ -21,13 +21,9 @@ SINGLE_STEPS, VECTOR_STEPS, WIDTHS = 15, 5, (64, 256, 1024)
 
 def measure(step: Callable[[int], object], steps: int) -> tuple[float, float]:
     """Return steps a second in the fastest stretch, and in the median one."""
-    seconds = []
-    for stretch in range(STRETCHES):
-        begun = time.perf_counter()
-        for number in range(stretch * steps, (stretch + 1) * steps):
-            step(number)
-        seconds.append((time.perf_counter() - begun) / steps)
-    return 1 / min(seconds), 1 / statistics.median(seconds)
+    numbers = iter(range(STRETCHES * steps))
+    seconds = time_calls(lambda: [step(next(numbers)) for _ in range(steps)], STRETCHES)
+    return steps / min(seconds), steps / statistics.median(seconds)
 
 
 def main() -> None:

@@ -60,12 +60,11 @@ class Instruction(NamedTuple):
     @property
     def called(self) -> list[str]:
         """The computations that a call or the branches of a conditional run."""
-        if self.operation not in ("call", "conditional"):
-            return []
         if self.operation == "call":
             return [self.attribute("to_apply")]
-        listed = re.search(r"branch_computations=\{([^}]*)\}", self.rest)
-        if listed:
+        if self.operation != "conditional":
+            return []
+        if listed := re.search(r"branch_computations=\{([^}]*)\}", self.rest):
             return re.findall(r"%?([\w.\-]+)", listed[1])
         return [self.attribute("true_computation"), self.attribute("false_computation")]
 

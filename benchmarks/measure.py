@@ -203,14 +203,11 @@ def call_in_process(function: Callable[..., Any], cache: Path, **arguments: Any)
         return pool.submit(function, **arguments).result()
 
 
-def least(
-    play: Callable[[], Any], tries: int, clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """Return the least seconds of several calls, after a first one, which may compile."""
-    play()
+def time_calls(play: Callable[[], Any], tries: int) -> list[float]:
+    """Return the seconds of each of several calls; the first one may compile."""
     spent = []
     for _ in range(tries):
-        begun = clock()
+        begun = time.perf_counter()
         play()
-        spent.append(clock() - begun)
-    return min(spent)
+        spent.append(time.perf_counter() - begun)
+    return spent

@@ -5,18 +5,14 @@ one product, Newton's method started from the last estimate and on the rows of t
 alone. Float64, one thread. The tests compare it with the independent reference.
 """
 
-import contextlib
 import itertools
 import math
-import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-import threadpoolctl
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Source
@@ -196,16 +192,3 @@ def play(
             arrived.append(t)
         rounds.append((query, servers, departed, len(waiting)))
     return Played(*(np.array(column) for column in zip(*rounds, strict=True))), learner
-
-
-def limit_threads() -> contextlib.AbstractContextManager[Any]:
-    """Limit NumPy's linear algebra to one thread."""
-    return threadpoolctl.threadpool_limits(1)
-
-
-def seconds_a_round(play: Callable[..., Any], run: Run) -> float:
-    """Time a loop over a run, on one thread: seconds a round."""
-    with limit_threads():
-        begun = time.perf_counter()
-        play(*run)
-        return (time.perf_counter() - begun) / run.settings.horizon

@@ -9,18 +9,18 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import threadpoolctl
 from jax.sharding import Mesh, PartitionSpec
 
 from benchmarks import numpy_loop
 from benchmarks.cases import ACQB, BASELINES, CROWDED_SLOTS
-from benchmarks.measure import Case, measure
+from benchmarks.measure import Case, measure, time_calls
 from cqbjax import env
 from cqbjax.core import rng
 from cqbjax.policies import LinearBandit
@@ -194,10 +194,7 @@ def rows(quick: bool, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
 
 def _rounds_a_second(pair: Pair, case: Case, runs: int) -> float:
     """Time a peer as often as ours has chunks: the median, without the first."""
-    play, seconds = pair.prepare(case, runs), []
-    with numpy_loop.limit_threads():
-        for _ in range(case.chunks):
-            begun = time.perf_counter()
-            play()
-            seconds.append(time.perf_counter() - begun)
+    play = pair.prepare(case, runs)
+    with threadpoolctl.threadpool_limits(1):
+        seconds = time_calls(play, case.chunks)
     return runs * case.horizon / statistics.median(seconds[1:])

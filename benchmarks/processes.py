@@ -33,9 +33,14 @@ TENTHS, RATES = [i / 10 for i in range(1, 11)], [round(0.5 + 0.02 * i, 2) for i 
 GRID = {"alpha_scale": TENTHS, "c1": TENTHS, "arrival_rate": RATES}
 SEEDS, HORIZON = 20, 1000
 LABELS = ("acqb", OPTIMAL)
-HORIZONS, PROMPTS = (10_000, 100_000, 1_000_000), (10_000, 100_000)
 # A table with EmbedLLM's number of LLMs and the embeddings of a large sentence encoder.
-SERVERS, DIM, ROUNDS, POOLS = 112, 768, 50, (250, 4000)
+SERVERS, DIM = 112, 768
+# Rounds of a run, prompts of its table (0: d = 5, N = 5 without one), and prompts of its pool.
+LONG_RUNS = (
+    (10_000, 0, 0), (100_000, 0, 0), (1_000_000, 0, 0), (50, 10_000, 1000), (50, 100_000, 1000),
+    (50, 100_000, 250), (50, 100_000, 4000),
+)  # fmt: skip
+QUICK_RUNS = ((200, 0, 0), (10, 1000, 20))
 RECORDS = 50
 STATUS = Path("/proc/self/status")
 
@@ -60,16 +65,18 @@ def time_command(words: Sequence[str], cache: Path) -> float:
     return time.perf_counter() - begun
 
 
-def time_commands(quick: bool) -> Iterator[Row]:
-    """Time each command cold, then warm.
+def time_commands(quick: bool, log: Callable[[str], None]) -> Iterator[Row]:
+    """Time each command cold, then warm: whole processes, as a user waits for them.
 
     Args:
         quick: a tiny study.
+        log: receives a line first.
 
     Yields:
         A row a command and cache: `command`, `caches` (cold or warm), `seconds` of the whole
         process, `simulated`, the share of simulation in them, from the stored result.
     """
+    log("whole commands, with empty caches and with full ones")
     for name, (command, *words) in COMMANDS.items():
         if quick and name == "synthetic study":
             continue
@@ -122,20 +129,6 @@ def time_sweep(
             }  # fmt: skip
 
 
-def list_long_runs(quick: bool) -> list[dict[str, int]]:
-    """Return rounds of a run at d = 5, N = 5; then prompts of a table, and its pools.
-
-    Args:
-        quick: one of each, and short.
-    """
-    some = [(200, 0, 0), (10, 1000, 20)]
-    if not quick:
-        some = [(horizon, 0, 0) for horizon in HORIZONS]
-        some += [(ROUNDS, prompts, 1000) for prompts in PROMPTS]
-        some += [(ROUNDS, PROMPTS[-1], pool) for pool in POOLS]
-    return [dict(zip(("rounds", "prompts", "pool"), one, strict=True)) for one in some]
-
-
 def measure_long_run(rounds: int, prompts: int, pool: int) -> Row:
     """Run ACQB once on one core and return its seconds and the memory of this process, in MB.
 
@@ -179,7 +172,8 @@ def time_long_runs(quick: bool, cache: Path, log: Callable[[str], None]) -> Iter
         above.
     """
     before: Row = {}
-    for one in list_long_runs(quick):
+    for sizes in QUICK_RUNS if quick else LONG_RUNS:
+        one = dict(zip(("rounds", "prompts", "pool"), sizes, strict=True))
         log(f"one run: {one}")
         row = call_in_process(measure_long_run, cache, **one)
         yield row | {"exponent": _exponent(before, row)}

@@ -28,12 +28,14 @@ class Section(NamedTuple):
     """A section as text.
 
     Attributes:
+        name: its key in a report.
         title: above the table.
         columns: keys of the rows.
         rows: cells, one a column; the first row has the headers.
         empty: replaces a table without rows.
     """
 
+    name: str
     title: str
     columns: list[str]
     rows: list[list[str]]
@@ -129,7 +131,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     """Print a report to the terminal."""
     console = console or Console()
     console.print(escape(heading(report)))
-    for _, section in _sections(report):
+    for section in _sections(report):
         headers, *rows = section.rows
         if not rows:
             console.print(f"{escape(section.title)}: {section.empty}")
@@ -145,7 +147,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
 def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Path:
     """Write a report as Markdown tables, `<machine>.md` in `folder`, and return the file."""
     lines = ["# Benchmark", "", heading(report), ""]
-    for _, section in _sections(report):
+    for section in _sections(report):
         lines += [f"## {section.title}", "", section.to_markdown(), ""]
     path = Path(folder) / f"{machine_name(report)}.md"
     write_atomic(path, "\n".join(lines).encode())
@@ -154,13 +156,13 @@ def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Pa
 
 def table(report: dict[str, Any], name: str) -> str:
     """Return one section of a report as a Markdown table for a page: its columns `on_pages`."""
-    whole = dict(_sections(report))[name]
+    (whole,) = [section for section in _sections(report) if section.name == name]
     chosen = [whole.columns.index(c) for c in SECTIONS[name].get("on_pages", whole.columns)]
     columns, *rows = ([cells[i] for i in chosen] for cells in (whole.columns, *whole.rows))
     return whole._replace(columns=columns, rows=rows).to_markdown()
 
 
-def _sections(report: dict[str, Any]) -> Iterator[tuple[str, Section]]:
+def _sections(report: dict[str, Any]) -> Iterator[Section]:
     """Yield each section as text."""
     compiled = "compiled_for" in report
     for name, words in SECTIONS.items():
@@ -170,10 +172,8 @@ def _sections(report: dict[str, Any]) -> Iterator[tuple[str, Section]]:
         columns = list(rows[0]) if rows else []
         headers = [COLUMNS.get(column, {}).get("header", column) for column in columns]
         cells = [[_text(column, row[column]) for column in columns] for row in rows]
-        yield (
-            name,
-            Section(words["title"], columns, [headers, *cells], words.get("empty", "not run")),
-        )
+        empty = words.get("empty", "not run")
+        yield Section(name, words["title"], columns, [headers, *cells], empty)
 
 
 def _text(column: str, value: Any) -> str:

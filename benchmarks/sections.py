@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import threadpoolctl
+
 from benchmarks import cases, costs, numpy_loop, peers, processes, report, roofline
-from benchmarks.measure import call_in_process, compile_again, measure
+from benchmarks.measure import call_in_process, compile_again, measure, time_calls
 from tests import reference
 
 Row = dict[str, Any]
@@ -35,17 +37,11 @@ class Bench:
         default_factory=lambda: {name: [] for name in SECTIONS}
     )
 
-    def find_fastest(self) -> dict[str, Row]:
-        """Return problem -> the fastest measured row of ACQB."""
-        steady = [row for row in self.rows["throughput"] if row["rounds_a_second"]]
-        steady.sort(key=lambda row: row["rounds_a_second"])
-        return {row["case"]: row for row in steady if row["policy"] == "acqb"}
-
-
-def time_commands(bench: Bench) -> Iterator[Row]:
-    """Time whole processes, as a user waits for them."""
-    bench.log("whole commands, with empty caches and with full ones")
-    return processes.time_commands(bench.quick)
+    def find_speeds(self, label: str) -> dict[str, float]:
+        """Return problem -> the most rounds a second that were measured of a policy."""
+        own = [row for row in self.rows["throughput"] if row["policy"] == label]
+        steady = [(row["case"], row["rounds_a_second"]) for row in own if row["rounds_a_second"]]
+        return dict(sorted(steady, key=lambda one: one[1]))
 
 
 def measure_throughput(bench: Bench) -> Iterator[Row]:
@@ -67,9 +63,10 @@ def compare_numpy(bench: Bench) -> Iterator[Row]:
         loops: dict[str, Callable[..., Any]] = {"lean loop": numpy_loop.play}
         if case.source.problem(1, 1).num_servers < 100:
             loops["reference"] = functools.partial(reference.simulate, "acqb")
-        speed = bench.find_fastest().get(name, {}).get("rounds_a_second")
+        speed = bench.find_speeds("acqb").get(name)
         for loop, play in loops.items():
-            seconds = numpy_loop.seconds_a_round(play, run)
+            with threadpoolctl.threadpool_limits(1):
+                seconds = time_calls(lambda: play(*run), 1)[0] / rounds  # noqa: B023
             yield {
                 "case": name, "loop": loop, "rounds": rounds, "seconds_a_round": seconds,
                 "rounds_a_second": speed, "ratio": speed and speed * seconds,
@@ -96,19 +93,14 @@ def measure_growth(bench: Bench) -> Iterator[Row]:
 
 def time_compiling(bench: Bench) -> Iterator[Row]:
     """Compile each static shape in this process, then in a second one with the same cache."""
-    for number, case in enumerate(cases.compiled(bench.quick)):
+    for case in cases.compiled(bench.quick):
         bench.log(f"{case.name}: compiling, and again in a second process")
         same = {"policy": "acqb", "case": case.name, "batch": case.batch, "horizon": case.horizon}
         rows = [row for row in bench.rows["throughput"] if same.items() <= row.items()]
         first = rows[0]["compile_seconds"] if rows else compile_again(case)
-        second = call_in_process(compile_number, bench.cache, quick=bench.quick, number=number)
+        second = call_in_process(compile_again, bench.cache, case=case)
         row = {"case": case.name, "batch": case.batch, "cold_seconds": first}
         yield row | {"second_process_seconds": second, "share": second / first}
-
-
-def compile_number(quick: bool, number: int) -> float:
-    """Compile one of `cases.compiled` and return the seconds."""
-    return compile_again(cases.compiled(quick)[number])
 
 
 def time_sweep(bench: Bench) -> Iterable[Row]:
@@ -116,17 +108,14 @@ def time_sweep(bench: Bench) -> Iterable[Row]:
     if bench.composing is None:
         return []
     bench.log("a sweep of 1,000 points, with empty caches and with full ones")
-    small = [row for row in bench.rows["throughput"] if row["case"] == "d=5 N=5 K=1"]
-    speeds = {
-        label: max((r["rounds_a_second"] or 0 for r in small if r["policy"] == label), default=0)
-        for label in processes.LABELS
-    }
+    speeds = {x: bench.find_speeds(x).get("d=5 N=5 K=1") for x in processes.LABELS}
     return processes.time_sweep(bench.quick, speeds, bench.composing)
 
 
 SECTIONS: dict[str, Callable[[Bench], Iterable[Row]]] = {
-    "start": time_commands, "throughput": measure_throughput, "numpy": compare_numpy,
-    "growth": measure_growth, "compile": time_compiling, "sweep": time_sweep,
+    "start": lambda bench: processes.time_commands(bench.quick, bench.log),
+    "throughput": measure_throughput, "numpy": compare_numpy, "growth": measure_growth,
+    "compile": time_compiling, "sweep": time_sweep,
     "worlds": lambda bench: costs.rows(bench.quick, bench.log),
     "peers": lambda bench: peers.rows(bench.quick, bench.log),
     "floor": lambda bench: roofline.rows(bench.quick, bench.log),

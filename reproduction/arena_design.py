@@ -12,12 +12,14 @@ differ: a mean over learners would be that of the learners that repeat a failed 
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import polars as pl
+import xarray as xr
+import yaml
 from matplotlib.figure import Figure
-from scipy import stats
 
 from cqbjax.arena import scores, tasks
 from cqbjax.arena.board import read_board
@@ -25,32 +27,12 @@ from cqbjax.core.labels import OPTIMAL, split_label
 from cqbjax.figures.panels import fonts
 from cqbjax.results.policy_styles import find_style
 from cqbjax.results.tables import write_csv
+from reproduction.theory.runs import mean_columns
 
 RESULTS = Path(__file__).parents[1] / "results"
-LEARNERS = (
-    "acqb", "linucb", "lints", "thompson", "greedy", "ucb", "acqb_cl", "acqb_warm", "logistic",
-    "zero",
-)  # fmt: skip
-OWN = {"acqb": "joint", "acqb_warm": "joint", "acqb_cl": "joint"}  # the others: oldest
+# Learners, labels and titles.
+WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 RETRIES, SCHEDULES = ("same", "fallback"), ("oldest", "least_served")
-COMBINATIONS = ("same LLM,\noldest", "same LLM,\nleast served", "another LLM,\noldest",
-                "another LLM,\nleast served")  # fmt: skip
-# Learners that differ in contexts, and in graded answers of every LLM (a log).
-PAIRS = {
-    "contexts, no log": ("acqb", "thompson"), "contexts, no log, UCB": ("acqb", "ucb"),
-    "contexts, from a log": ("logistic", "zero"), "log, with contexts": ("logistic", "acqb"),
-    "log, without contexts": ("zero", "thompson"), "log, UCB": ("zero", "ucb"),
-}  # fmt: skip
-# The policies of README's picture, with their names there.
-STAR = "* a retry goes to another LLM, and the query with the fewest attempts comes first"
-SHOWN = {
-    "acqb": "ACQB", "acqb_fallback_least_served": "ACQB *", "lints": "LinTS",
-    "thompson": "Thompson by LLM", "thompson_fallback_least_served": "Thompson by LLM *",
-    "ucb_fallback_least_served": "UCB by LLM *", "q_ths": "Q-ThS", "best_llm": "best LLM in trials",
-    "best_llm_fallback_least_served": "best LLM in trials *",
-    "zero_fallback_least_served": "best LLM of a log *", "logistic": "router from a log",
-    "logistic_fallback_least_served": "router from a log *",
-}  # fmt: skip
 
 
 def cross_cells(rows: pl.DataFrame) -> tuple[list[str], np.ndarray]:
@@ -61,10 +43,10 @@ def cross_cells(rows: pl.DataFrame) -> tuple[list[str], np.ndarray]:
     cells = dict[tuple[str, str, str], np.ndarray]()
     for (label,), own in rows.sort("seed").partition_by("policy", as_dict=True).items():
         base, rules = split_label(str(label))
-        schedule = rules.get("schedule", OWN.get(base, "oldest"))
+        schedule = rules.get("schedule", WORDS["schedules"].get(base, "oldest"))
         cells[base, rules.get("retry", "same"), schedule] = own["score"].to_numpy()
     needed = list(itertools.product(RETRIES, SCHEDULES))
-    learners = [name for name in LEARNERS if all((name, *one) in cells for one in needed)]
+    learners = [x for x in WORDS["learners"] if all((x, *one) in cells for one in needed)]
     crossed = [[[cells[name, retry, schedule] for schedule in SCHEDULES] for retry in RETRIES]
                for name in learners]  # fmt: skip
     return learners, np.moveaxis(np.array(crossed), -1, 0)
@@ -73,7 +55,7 @@ def cross_cells(rows: pl.DataFrame) -> tuple[list[str], np.ndarray]:
 def find_effects(learners: list[str], crossed: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
     """Return effects on the score, seed by seed: (factor, where) -> [S].
 
-    The factors are another LLM on a retry, the least served query first, and the `PAIRS`.
+    The factors are another LLM on a retry, the least served query first, and the pairs of learners.
     """
     effects = {}
     for k, name in enumerate(learners):
@@ -82,7 +64,7 @@ def find_effects(learners: list[str], crossed: np.ndarray) -> dict[tuple[str, st
             effects["another LLM", f"{name}, {schedule}"] = own[:, 1, j] - own[:, 0, j]
         for i, retry in enumerate(RETRIES):
             effects["least served", f"{name}, {retry}"] = own[:, i, 1] - own[:, i, 0]
-    for factor, (one, other) in PAIRS.items():
+    for factor, (one, other) in WORDS["pairs"].items():
         if {one, other} <= {*learners}:
             difference = crossed[:, learners.index(one)] - crossed[:, learners.index(other)]
             for i, j in itertools.product(range(2), range(2)):
@@ -97,12 +79,8 @@ def share_variance(learners: list[str], means: np.ndarray) -> dict[str, float]:
         learners: names.
         means: mean scores [learners, 2, 2].
     """
-    total = means - means.mean()
-    parts = {
-        "retry": means.mean((0, 2))[None, :, None] - means.mean(),
-        "schedule": means.mean((0, 1))[None, None] - means.mean(),
-        "learner": means.mean((1, 2))[:, None, None] - means.mean(),
-    }
+    over, total = {"retry": (0, 2), "schedule": (0, 1), "learner": (1, 2)}, means - means.mean()
+    parts = {name: means.mean(axes, keepdims=True) - means.mean() for name, axes in over.items()}
     shares = {
         name: float((np.broadcast_to(part, means.shape) ** 2).sum() / (total**2).sum())
         for name, part in parts.items()
@@ -120,12 +98,8 @@ def analyse(rows: pl.DataFrame) -> pl.DataFrame:
         for factor, share in share_variance(learners, crossed.mean(0)).items():
             table.append({"task": task.name, "factor": factor, "share": share})
         for (factor, where), effect in find_effects(learners, crossed).items():
-            half = stats.t.ppf((1 + scores.LEVEL) / 2, len(effect) - 1) * stats.sem(effect)
-            mean = effect.mean()
-            table.append({
-                "task": task.name, "factor": factor, "where": where, "effect": mean,
-                "effect_low": mean - half, "effect_high": mean + half,
-            })  # fmt: skip
+            row: dict[str, Any] = {"task": task.name, "factor": factor, "where": where}
+            table.append(row | mean_columns("effect", xr.DataArray(effect, dims="seed")))
     return pl.DataFrame(table, infer_schema_length=None)
 
 
@@ -151,7 +125,7 @@ def draw_combinations(rows: pl.DataFrame) -> Figure:
                            ls=style.dashes, label=style.name)  # fmt: skip
             panel.set_title(title, loc="left", fontsize=10, fontweight="bold")
             panel.set(ylim=(-0.55, 1.04), xticks=range(4))
-            panel.set_xticklabels(COMBINATIONS, fontsize=6.5)
+            panel.set_xticklabels(WORDS["combinations"], fontsize=6.5)
             panel.axhline(0, color="black", lw=0.6)
             panel.grid(axis="y", lw=0.4)
         for panel in axes[::3]:
@@ -166,8 +140,8 @@ def draw_combinations(rows: pl.DataFrame) -> Figure:
     return figure
 
 
-def draw_summary(rows: pl.DataFrame, title: str) -> Figure:
-    """Draw the scores of `SHOWN`: a dot for each task, and the mean over tasks."""
+def draw_summary(rows: pl.DataFrame) -> Figure:
+    """Draw the scores of the policies of README: a dot for each task, and the mean over tasks."""
     families = {"Synthetic data": False, "Real prompts": True}
     names = {task.name: task.on_prompts for task in tasks.list_tasks()}
     means = rows.group_by("task", "policy").agg(pl.col("score").mean())
@@ -175,10 +149,8 @@ def draw_summary(rows: pl.DataFrame, title: str) -> Figure:
     for family, on_prompts in families.items():
         chosen = [name for name, own in names.items() if own == on_prompts and name != "replay"]
         of_family = means.filter(pl.col("task").is_in(chosen))
-        ranked = (
-            of_family.filter(pl.col("policy").is_in(list(SHOWN))).group_by("policy").agg("score")
-        )
-        ranked = ranked.with_columns(mean=pl.col("score").list.mean()).sort("mean")
+        shown = of_family.filter(pl.col("policy").is_in([*WORDS["shown"]]))
+        ranked = shown.group_by("policy").agg("score", mean=pl.col("score").mean()).sort("mean")
         blocks.append((f"{family}, {len(chosen)} scenarios", ranked))
     with fonts(15.0), matplotlib.rc_context({"axes.spines.left": False}):
         heights = [len(ranked) + 1 for _, ranked in blocks]
@@ -192,20 +164,16 @@ def draw_summary(rows: pl.DataFrame, title: str) -> Figure:
                 panel.plot(max(row["mean"], -0.04), place, "o", color=style.color, ms=11)
                 if row["mean"] < -0.04:
                     panel.text(0.0, place, f"← {row['mean']:.1f}", va="center", fontsize=13)
-            panel.set_yticks(range(ranked.height), [SHOWN[one] for one in ranked["policy"]])
+            panel.set_yticks(range(ranked.height), [WORDS["shown"][x] for x in ranked["policy"]])
             panel.set_title(name, loc="left", fontsize=16, fontweight="bold")
             panel.set(xlim=(-0.06, 1.03), ylim=(-0.6, ranked.height - 0.4))
             panel.tick_params(left=False)
             panel.grid(axis="x", lw=0.5)
         panels[1].set_xlabel("score: 0 random routing, 1 the oracle")
-        figure.supxlabel(
-            f"| one scenario, ● mean over scenarios\n{STAR}", fontsize=12, x=0.01, ha="left"
-        )
-        figure.suptitle(title, fontsize=18, fontweight="bold", x=0.01, ha="left")
+        note = f"| one scenario, ● mean over scenarios\n{WORDS['note']}"
+        figure.supxlabel(note, fontsize=12, x=0.01, ha="left")
+        figure.suptitle(WORDS["title"], fontsize=18, fontweight="bold", x=0.01, ha="left")
     return figure
-
-
-TITLE = "ACQB leads on synthetic data;\non real prompts, retry rules and graded answers do"
 
 
 if __name__ == "__main__":
@@ -214,4 +182,4 @@ if __name__ == "__main__":
     made = analyse(runs)
     write_csv(RESULTS / "tables" / "arena_design.csv", made)
     draw_combinations(runs).savefig(RESULTS / "figures" / "arena_design.png", dpi=110)
-    draw_summary(runs, TITLE).savefig(RESULTS / "figures" / "arena.png", dpi=100)
+    draw_summary(runs).savefig(RESULTS / "figures" / "arena.png", dpi=100)

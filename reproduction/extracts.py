@@ -18,13 +18,7 @@ import polars as pl
 import yaml
 
 from cqbjax.core.files import write_atomic
-from cqbjax.results.frame import (
-    subtract_policies,
-    summarise,
-    tabulate_curves,
-    tabulate_growth,
-    tabulate_runs,
-)
+from cqbjax.results import frame as frames
 from cqbjax.results.metrics import STANDARD, Metric, find_recorded, list_panels
 from cqbjax.results.points import StoredPoint
 from cqbjax.results.policy_styles import OTHERWISE
@@ -93,24 +87,22 @@ def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract
             | ({"share": True} if one.share else {})
             for name, one in own.items()
         }
-    values = tabulate_runs(points, [*NUMBERS, *own], rounds)
-    grown = (
-        tabulate_growth(points, "gap", rounds)
-        .with_columns(metric=pl.lit("gap_growth"))
-        .drop("since")
-    )
-    values = pl.concat([values, grown])
+    values = frames.tabulate_runs(points, [*NUMBERS, *own], rounds)
+    grown = frames.tabulate_growth(points, "gap", rounds).drop("since")
+    values = pl.concat([values, grown.with_columns(metric=pl.lit("gap_growth"))])
     paired = pl.concat(
-        subtract_policies(values, policy).with_columns(reference=pl.lit(policy))
+        frames.subtract_policies(values, policy).with_columns(reference=pl.lit(policy))
         for policy in REFERENCES
     )
-    lines = summarise(tabulate_curves(points, panels, MOST_ROUNDS)).with_columns(
+    lines = frames.summarise(frames.tabulate_curves(points, panels, MOST_ROUNDS)).with_columns(
         pl.col("mean", "sd").map_batches(_round_digits)
     )
-    numbers = summarise(pl.concat([values, tabulate_runs(points, ["seconds_per_round"], rounds)]))
+    numbers = frames.summarise(
+        pl.concat([values, frames.tabulate_runs(points, ["seconds_per_round"], rounds)])
+    )
     # The ends of intervals follow from the rest.
-    frames = (frame.drop("low", "high") for frame in (lines, numbers, summarise(paired)))
-    return Extract(notes, *frames)
+    tables = (frame.drop("low", "high") for frame in (lines, numbers, frames.summarise(paired)))
+    return Extract(notes, *tables)
 
 
 def write(made: Extract, folder: Path) -> list[Path]:
@@ -119,9 +111,10 @@ def write(made: Extract, folder: Path) -> list[Path]:
     write_atomic(written[0], (json.dumps(made.notes, indent=1, sort_keys=True) + "\n").encode())
     for name in FRAMES:
         written.append(folder / f"{name}.parquet")
-        frame: pl.DataFrame = getattr(made, name)
-        options: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
-        write_atomic(written[-1], functools.partial(frame.write_parquet, **options))
+        write_parquet: Any = functools.partial(
+            getattr(made, name).write_parquet, compression="zstd"
+        )
+        write_atomic(written[-1], functools.partial(write_parquet, compression_level=19))
     return written
 
 
@@ -133,10 +126,10 @@ def read(folder: Path) -> Extract:
     """
     try:
         notes = json.loads((folder / NOTES).read_text())
-        frames = {name: pl.read_parquet(folder / f"{name}.parquet") for name in FRAMES}
+        tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in FRAMES}
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise ExtractError(f"{folder} is no extract of a study: {error}") from error
-    return Extract(notes, **frames)
+    return Extract(notes, **tables)
 
 
 def read_all(folder: Path) -> dict[str, Extract]:

@@ -20,15 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from cqbjax.figures import panels
 from cqbjax.figures.files import save_figure
-from cqbjax.figures.panels import (
-    PRINTED_POINTS,
-    VERBATIM,
-    add_legend,
-    fonts,
-    legend_lines,
-    line_options,
-)
+from cqbjax.figures.panels import PRINTED_POINTS, VERBATIM
 from cqbjax.figures.users import PER_QUERIES, draw_costs
 from cqbjax.results.frame import add_interval
 from cqbjax.results.policy_styles import find_style, sort_policies
@@ -42,10 +36,7 @@ MUTED: dict[str, Any] = {"color": "#BBBBBB", "linewidth": 0.8, "linestyle": "-",
 
 def load_pictures() -> dict[str, dict[str, Any]]:
     """Return each picture's entry by the name of its file."""
-    pictures: dict[str, dict[str, Any]] = yaml.safe_load(
-        Path(__file__).with_suffix(".yaml").read_text()
-    )["pictures"]
-    return pictures
+    return dict(yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["pictures"])
 
 
 def read_rows(panel: Mapping[str, Any], results: Path = RESULTS) -> pl.DataFrame:
@@ -151,7 +142,7 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
             own[name].cast(pl.Float64).to_numpy() for name in (x, "mean", "low", "high")
         )
         mean = np.where(mean > 0, mean, np.nan) if panel.get("log") else mean
-        options = MUTED if label in muted else line_options(style) | {"marker": None}
+        options = MUTED if label in muted else panels.line_options(style) | {"marker": None}
         options |= {"marker": "o", "markersize": 3.0} if several < 12 else {}  # type: ignore[operator]
         axis.plot(at, mean, zorder=3 if style.on_top else 2, **options)
         if label not in muted:
@@ -183,7 +174,7 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
         label_ends(axis, ends)
         return []
     others = [Line2D([], [], label=panel["muted_name"], **MUTED)] if muted else []
-    return [*legend_lines(sort_policies(set(rows["policy"]) - {*muted})), *others]
+    return [*panels.legend_lines(sort_policies(set(rows["policy"]) - {*muted})), *others]
 
 
 def number_decades(axis: Axes, which: Literal["x", "y"]) -> None:
@@ -201,11 +192,10 @@ def label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
     at = np.reshape([(1, max(value, 1e-9)) for value, _, _ in ends], (-1, 2))
     heights = axis.transLimits.transform(axis.transScale.transform(at))[:, 1]
     order = np.argsort(heights)
-    placed = np.clip(heights[order], 0, 1)
-    tall = [
-        LABEL_GAP * axis_scale(axis, cast(Figure, axis.figure)) * (1 + ends[i][1].count("\n"))
-        for i in order
-    ]
+    placed, grid = np.clip(heights[order], 0, 1), axis.get_gridspec()
+    # How many times lower a panel is than one of two inches.
+    lower = 2.0 * (grid.nrows if grid else 1) / (cast(Figure, axis.figure).get_figheight() - 0.9)
+    tall = [LABEL_GAP * lower * (1 + ends[i][1].count("\n")) for i in order]
     for _ in range(200):  # moves neighbours apart until none overlap
         for i in range(len(placed) - 1):
             overlap = (tall[i] + tall[i + 1]) / 2 - (placed[i + 1] - placed[i])
@@ -217,12 +207,6 @@ def label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
             name, (1, height), (4, 0), "axes fraction", "offset points", color=color, va="center",
             **VERBATIM,
         )  # fmt: skip
-
-
-def axis_scale(axis: Axes, figure: Figure) -> float:
-    """Return how many times lower a panel is than one of two inches."""
-    grid = axis.get_gridspec()
-    return 2.0 * (grid.nrows if grid else 1) / (figure.get_figheight() - 0.9)
 
 
 def draw_cost_quality(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
@@ -241,7 +225,7 @@ def draw_cost_quality(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) 
         )  # fmt: skip
     if "names" in panel:
         return []
-    return list(legend_lines(sort_policies(set(cells["policy"]))))
+    return list(panels.legend_lines(sort_policies(set(cells["policy"]))))
 
 
 def draw_printed(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
@@ -274,27 +258,27 @@ def draw(picture: Mapping[str, Any], results: Path = RESULTS) -> Figure:
     Each panel has the picture's keys and its own; `where` is merged.
     """
     shared = {key: value for key, value in picture.items() if key not in ("panels", "title")}
-    panels, columns = picture["panels"], picture.get("columns", len(picture["panels"]))
+    listed, columns = picture["panels"], picture.get("columns", len(picture["panels"]))
     handles: dict[str, Any] = {}
-    with fonts(PRINTED_POINTS):
+    with panels.fonts(PRINTED_POINTS):
         figure = Figure(figsize=picture["size"], layout="constrained")
         axes = figure.subplots(
-            math.ceil(len(panels) / columns), columns, squeeze=False,
+            math.ceil(len(listed) / columns), columns, squeeze=False,
             height_ratios=picture.get("heights"),
         ).ravel()  # fmt: skip
-        for axis, panel in zip(axes, panels, strict=False):
+        for axis, panel in zip(axes, listed, strict=False):
             own = shared | panel | {"where": shared.get("where", {}) | panel.get("where", {})}
             drawn = KINDS[own["kind"]](axis, read_rows(own, results), own)
             handles |= {str(one.get_label()): one for one in drawn}
             axis.set_title(panel.get("title", ""), loc="left", **VERBATIM)
             axis.set_xlabel(own.get("xlabel", "Round"), **VERBATIM)
             axis.set_ylabel(own.get("ylabel", ""), **VERBATIM)
-        for axis in axes[len(panels) :]:
+        for axis in axes[len(listed) :]:
             axis.set_axis_off()
         figure.suptitle(picture["title"], x=0.01, ha="left", weight="bold", **VERBATIM)
         note = textwrap.fill(picture["note"], int(16 * picture["size"][0]))
         if handles:
-            add_legend(
+            panels.add_legend(
                 figure, list(handles.values()), title=note, loc="outside lower left",
                 frameon=False, ncols=min(len(handles), 7), handlelength=1.6, columnspacing=1.2,
                 alignment="left",

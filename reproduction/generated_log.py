@@ -23,6 +23,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from cqbjax.core.files import remove_on_error
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame
@@ -32,64 +33,24 @@ from cqbjax.logs.shards import PROXY_NOTE, LogError
 
 TRACE = Path("traces") / "azure_llm_2023_conv.parquet"
 GAPS = Path("wildchat_chains") / "retrial_chains.csv"
-VERBS = ("Write", "Draft", "Prepare", "Give me", "Help me with", "I need")
-KINDS = (
-    "an essay", "a poem", "a business plan", "a python script", "a lesson", "a legal letter",
-    "a song", "a quiz", "a travel guide", "an interview",
-)  # fmt: skip
-TOPICS = (
-    "volcanoes", "chess openings", "electric cars", "medieval castles", "honey bees", "tax law",
-    "jazz piano", "wind turbines", "ancient Rome", "coral reefs", "football tactics", "opera",
-    "solar panels", "baking bread", "black holes", "railway signals", "knitting", "earthquakes",
-    "vaccines", "glaciers", "coffee roasting", "dinosaurs", "cheese making", "robot arms",
-    "sailing knots", "gothic novels", "the stock market", "bird migration", "marathon training",
-    "quantum computing", "woodworking", "the silk road", "rice farming", "sign language",
-    "nuclear fusion", "desert plants", "film music", "mountain rescue", "perfume", "typography",
-)  # fmt: skip
-PEOPLE = ("my sister", "the town council", "a class of ten-year-olds", "our new customers")
-PLACES = (
-    "Lisbon", "Nairobi", "Osaka", "Toronto", "Warsaw", "Lima", "Mumbai", "Oslo", "Cairo", "Texas",
-    "Vienna", "Jakarta", "Dublin", "Seoul", "Havana", "Athens", "Alaska", "Ghana", "Prague",
-    "Perth",
-)  # fmt: skip
+_WORDS = yaml.safe_load(Path(__file__).with_name("made_up_words.yaml").read_text())["generated"]
+VERBS, KINDS, TOPICS, PEOPLE, PLACES = _WORDS.values()
 # Users of every eighth topic, the hard ones, mostly come back.
 HARD, EASY = 8, (0.97, 1.0)
 BEGIN = 1_699_300_000 * SECOND  # 2023-11-06, when the paper's model came out
 
 
-_TIME = pa.timestamp("us", "UTC")
-_HEADER = pa.struct([("accept-language", pa.string()), ("user-agent", pa.string())])
-_TURN = pa.struct(
-    [
-        ("content", pa.string()), ("country", pa.string()), ("hashed_ip", pa.string()),
-        ("header", _HEADER), ("language", pa.string()), ("redacted", pa.bool_()),
-        ("role", pa.string()), ("state", pa.string()), ("timestamp", _TIME),
-        ("toxic", pa.bool_()), ("turn_identifier", pa.int64()),
-    ]
-)  # fmt: skip
-_OPENAI = pa.struct(
-    [
-        (part, pa.struct([(kind, value) for kind in ("hate", "self-harm", "sexual", "violence")]))
-        for part, value in (("categories", pa.bool_()), ("category_scores", pa.float64()))
-    ]
-    + [("flagged", pa.bool_())]
-)
-_DETOXIFY = pa.struct(
-    [
-        (kind, pa.float64())
-        for kind in ("identity_attack", "insult", "obscene", "severe_toxicity", "sexual_explicit",
-                     "threat", "toxicity")
-    ]
-)  # fmt: skip
-SCHEMA = pa.schema(
-    [
-        ("conversation_hash", pa.string()), ("model", pa.string()), ("timestamp", _TIME),
-        ("conversation", pa.list_(_TURN)), ("turn", pa.int64()), ("language", pa.string()),
-        ("openai_moderation", pa.list_(_OPENAI)), ("detoxify_moderation", pa.list_(_DETOXIFY)),
-        ("toxic", pa.bool_()), ("redacted", pa.bool_()), ("state", pa.string()),
-        ("country", pa.string()), ("hashed_ip", pa.string()), ("header", _HEADER),
-    ]
-)  # fmt: skip
+def _make_type(of: Any) -> pa.DataType:
+    """Return the Arrow type of a column of `wildchat_schema.yaml`."""
+    if isinstance(of, list):
+        return pa.list_(_make_type(of[0]))
+    if isinstance(of, dict):
+        return pa.struct([(name, _make_type(one)) for name, one in of.items()])
+    return pa.timestamp("us", "UTC") if of == "time" else pa.type_for_alias(of)
+
+
+_COLUMNS = yaml.safe_load(Path(__file__).with_name("wildchat_schema.yaml").read_text())
+SCHEMA = pa.schema([(name, _make_type(of)) for name, of in _COLUMNS.items()])
 HEADER = {"accept-language": "en-US", "user-agent": "Mozilla/5.0"}
 
 

@@ -9,11 +9,10 @@ and gaps are those of the fit. Beside it is the naive analysis: each LLM's own s
 are not retried, with its binomial interval.
 """
 
-import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,49 +142,37 @@ def summarize(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
 
     Coverage counts only policies that the log compares.
     """
-    router = [_keep_policies(row, lambda name: name == "fitted router") for row in rows]
-    others = [_keep_policies(row, lambda name: name != "fitted router") for row in rows]
+    logs = pl.DataFrame(rows, infer_schema_length=None).with_columns(
+        named=pl.col("text").str.starts_with("Recommended"), good=pl.col("loss") <= 0.1
+    )
+    each = logs.explode("policies", "unsupported", *(f"{name}_held" for name in METRICS))
+    each = each.with_columns(compared=pl.col("unsupported") <= compare.UNSUPPORTED)
+    router, every = pl.col("policies") == "fitted router", pl.lit(True)
+    policies = {"only the fitted router": router, "the other policies": ~router}
+    servers, size = pl.col("servers"), pl.col("rows")
     kinds = {
-        "all": rows,
-        "only the fitted router": router,
-        "the other policies": others,
-        "retries as they are": [row for row in rows if not row["mislabelled"]],
-        "mislabelled retries": [row for row in rows if row["mislabelled"]],
-        "2 LLMs": [row for row in rows if row["servers"] == 2],
-        "4 or 8 LLMs": [row for row in rows if row["servers"] in (4, 8)],
-        "20 LLMs": [row for row in rows if row["servers"] == 20],
-        "up to 2,000 rows": [row for row in rows if row["rows"] <= 2000],
-        "2,001 to 6,000 rows": [row for row in rows if 2000 < row["rows"] <= 6000],
-        "6,001 to 20,000 rows": [row for row in rows if 6000 < row["rows"] <= 20_000],
-        "more rows": [row for row in rows if row["rows"] > 20_000],
-    }
+        "all": every, **dict.fromkeys(policies, every),
+        "retries as they are": pl.col("mislabelled") == 0,
+        "mislabelled retries": pl.col("mislabelled") > 0, "2 LLMs": servers == 2,
+        "4 or 8 LLMs": servers.is_in([4, 8]), "20 LLMs": servers == 20,
+        "up to 2,000 rows": size <= 2000, "2,001 to 6,000 rows": size.is_between(2001, 6000),
+        "6,001 to 20,000 rows": size.is_between(6001, 20_000), "more rows": size > 20_000,
+    }  # fmt: skip
     table = []
-    for kind, some in kinds.items():
-        if not some:
+    for kind, condition in kinds.items():
+        some, own = logs.filter(condition), each.filter(condition, policies.get(kind, every))
+        if some.is_empty():
             continue
-        compared = [[one <= compare.UNSUPPORTED for one in row["unsupported"]] for row in some]
-        line: dict[str, Any] = {"logs": kind, "number": len(some)}
-        line["compared"] = round(float(np.mean(np.concatenate(compared))), 3)
-        for name in METRICS:
-            held = [np.array(row[f"{name}_held"])[one]
-                    for row, one in zip(some, compared, strict=True)]  # fmt: skip
-            line[f"{name} held"] = round(float(np.concatenate(held).mean()), 3)
-        naive = [one for row in some for one in row["naive_held"]]
-        line["naive held"] = round(float(np.mean(naive)), 3)
-        named = [row["text"].startswith("Recommended") for row in some]
-        line["recommended"] = round(float(np.mean(named)), 3)
-        good = [row["loss"] <= 0.1 for row, one in zip(some, named, strict=True) if one]
-        line["within 10%"] = round(float(np.mean(good)), 3) if good else None
-        line["within 10% or open"] = round(1 - (len(good) - sum(good)) / len(some), 3)
-        table.append(line)
+        compared = own.filter("compared")
+        line = {
+            "logs": kind, "number": len(some), "compared": own["compared"].mean(),
+            **{f"{name} held": compared[f"{name}_held"].mean() for name in METRICS},
+            "naive held": some["naive_held"].explode().mean(), "recommended": some["named"].mean(),
+            "within 10%": some.filter("named")["good"].mean(),
+            "within 10% or open": (some["good"] | ~some["named"]).mean(),
+        }  # fmt: skip
+        table.append({k: round(x, 3) if isinstance(x, float) else x for k, x in line.items()})
     return pl.DataFrame(table)
-
-
-def _keep_policies(row: dict[str, Any], keep: Callable[[str], bool]) -> dict[str, Any]:
-    """Return a row with some of its policies."""
-    some = [keep(name) for name in row["policies"]]
-    names = ("policies", "unsupported", *(f"{metric}_held" for metric in METRICS))
-    return row | {name: list(itertools.compress(row[name], some)) for name in names}
 
 
 def main() -> None:

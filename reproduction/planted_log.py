@@ -12,20 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import yaml
 from scipy.special import expit, softmax
 
-TOPICS: dict[str, tuple[str, ...]] = {
-    "python": ("function", "loop", "list", "pandas frame", "regular expression", "class"),
-    "mathematics": ("integral", "proof", "matrix", "probability", "equation", "limit"),
-    "letters": ("landlord", "employer", "bank", "neighbour", "teacher", "insurer"),
-    "travel": ("Lisbon", "Osaka", "Nairobi", "Lima", "Oslo", "Vienna"),
-    "cooking": ("bread", "curry", "risotto", "dumplings", "salad", "chocolate cake"),
-    "history": ("Rome", "the silk road", "the printing press", "Carthage", "Venice", "the Inca"),
-    "biology": ("coral reefs", "honey bees", "glaciers", "vaccines", "bird migration", "fungi"),
-    "business": ("pricing", "a start-up plan", "a budget", "marketing", "hiring", "a contract"),
-}  # fmt: skip
-VERBS = ("Explain", "Write about", "Help me with", "Give me an example of", "Summarise", "Check")
-ADJECTIVES = ("short", "long", "simple", "formal", "surprising", "careful", "modern", "typical")
+_WORDS = yaml.safe_load(Path(__file__).with_name("made_up_words.yaml").read_text())["planted"]
+TOPICS: dict[str, list[str]] = _WORDS["topics"]  # with what a prompt on each is about
 EXAMPLE = Path(__file__).parents[1] / "cqbjax" / "log_analysis" / "example.jsonl.gz"
 BEGIN = datetime.datetime(2025, 3, 3, tzinfo=datetime.UTC).timestamp()
 
@@ -81,7 +72,7 @@ def generate_log(
     mass = np.cumsum(1 - 0.5 * np.cos(2 * np.pi * (day - 3) / 24))
     time = np.sort(np.interp(draw.uniform(mass[0], mass[-1], queries), mass, day)) * 3600
     topic, user = draw.integers(topics, size=queries), draw.integers(queries // 4 + 1, size=queries)
-    words = [draw.choice(VERBS, queries), draw.choice(ADJECTIVES, queries)]
+    words = [draw.choice(_WORDS[one], queries) for one in ("verbs", "adjectives")]
     places = draw.integers(6, size=queries)
     extra = draw.integers(1000, size=queries)
     text = [
@@ -113,10 +104,7 @@ def generate_log(
         again = np.where(
             good, draw.uniform(size=len(here)) < mislabelled, draw.uniform(size=len(here)) > abandon
         )
-        rephrased = draw.uniform(size=len(here)) < 0.3
-        prompts[here[again & rephrased]] = [
-            f"{one}, please" for one in prompts[here[again & rephrased]]
-        ]
+        prompts[here[again & (draw.uniform(size=len(here)) < 0.3)]] += ", please"
         now = (now + took + draw.exponential(60.0, len(here)))[again]
         before, here = request[again], here[again]
     frame = pl.concat(parts).filter(pl.col("created_at") <= BEGIN + hours * 3600).sort("created_at")
@@ -137,13 +125,8 @@ def generate_log(
     return frame if marked else frame.drop("retry_of"), truth
 
 
-def main() -> None:
-    """Write the example."""
-    frame, _ = generate_log()
+if __name__ == "__main__":
+    example, _ = generate_log()
     # The same bytes each time: without the time in the header.
     with EXAMPLE.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
-        packed.write(frame.write_ndjson().encode())
-
-
-if __name__ == "__main__":
-    main()
+        packed.write(example.write_ndjson().encode())

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 RUN = Path(__file__).resolve().parents[1] / "scripts" / "run.py"
 # Of the page alone: the extra `report`.
 LIBRARIES = ("bokeh", "itables")
+EXTRACTS = Path("report") / "extracts"  # below the results
 SIZES = ("smoke", "cpu", "paper")
 
 ARGUMENTS = stored_report.ReportArguments(
@@ -138,12 +139,11 @@ def find_missing(root: Path, names: Sequence[str]) -> list[catalogue.ReportStudy
     for name in names:
         if name not in listed:
             raise ValueError(f"{name} is no study of the report; choose from {', '.join(listed)}")
-
-    def is_missing(name: str) -> bool:
-        stored = any((root / "data" / name).glob("*.nc")) or (_extracts(root) / name).is_dir()
-        return (not names or name in names) and not stored
-
-    return [one for name, one in listed.items() if is_missing(name)]
+    return [
+        one for name, one in listed.items()
+        if (not names or name in names) and not any((root / "data" / name).glob("*.nc"))
+        and not (root / EXTRACTS / name).is_dir()
+    ]  # fmt: skip
 
 
 def _draw(asked: argparse.Namespace, console: "Console") -> bool:
@@ -158,7 +158,7 @@ def _draw(asked: argparse.Namespace, console: "Console") -> bool:
     from cqbjax.experiments import configs
     from reproduction import extracts, run
 
-    folder = _extracts(asked.root)
+    folder = asked.root / EXTRACTS
 
     def extract(name: str, stored: "Sequence[StoredPoint]", config: "Config") -> list[Path]:
         return extracts.write(extracts.extract(stored, configs.to_plain(config)), folder / name)
@@ -183,7 +183,7 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
     from reproduction import extracts
     from reproduction.paper import claims, comparison
 
-    by_study, listed = extracts.read_all(_extracts(root)), catalogue.load_studies()
+    by_study, listed = extracts.read_all(root / EXTRACTS), catalogue.load_studies()
     if not by_study:
         return []
     compared = comparison.compare(by_study, listed)
@@ -202,7 +202,3 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
         path = root / "report" / "index.html"
         written.append(build.build(by_study, compared, judged, listed, path))
     return written
-
-
-def _extracts(root: Path) -> Path:
-    return root / "report" / "extracts"

@@ -4,6 +4,7 @@ Computing modules (`reproduction.theory`) are imported when a study runs or is s
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +12,6 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.core.pytree import as_arrays
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import SweepSpec, choose_records
@@ -59,33 +59,23 @@ class ProofStudy(StudyType):
 
     def measure(self, prepared: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Measure every run of every arrival rate, with more queue slots where they are needed."""
-        from reproduction.theory.runs import with_enough_slots
-
         config, source = prepared.point.config, study.build_source(prepared)
-        problem, seeds = (
-            source.problem(config.K, config.horizon),
-            np.asarray(grid.list_seeds(config)),
-        )
-        policies, by_rate = {k: as_arrays(policy) for k, policy in prepared.policies.items()}, []
-        for rate in config.arrival_rate:
-            fixed = policies, as_arrays(source), rate, problem, seeds
+        problem, seeds = source.problem(config.K, config.horizon), grid.list_seeds(config)
+        by_rate = [
+            self.measure_rate(
+                config, (prepared.policies, source, rate, problem, np.asarray(seeds)), progress
+            )
+            for rate in config.arrival_rate
+        ]
+        coords = {"arrival_rate": list(config.arrival_rate)}
+        return xr.concat(by_rate, "arrival_rate").assign_coords(coords)
 
-            def run(slots: int, fixed: Fixed = fixed) -> xr.Dataset:
-                return self.measure_rate(config, fixed, slots, progress)
-
-            by_rate.append(with_enough_slots(config.capacity, config.horizon, run))
-            progress.advance(self.count_rounds(prepared) // len(config.arrival_rate))
-        return _join_rates(by_rate, config)
-
-    def measure_rate(
-        self, config: Config, fixed: Fixed, slots: int, progress: Reporter
-    ) -> xr.Dataset:
+    def measure_rate(self, config: Config, fixed: Fixed, progress: Reporter) -> xr.Dataset:
         """Measure all policies at one arrival rate.
 
         Args:
             config: of the point.
             fixed: policies, source, arrival rate, problem and seeds.
-            slots: of the queue.
             progress: is notified of compiling and of the seconds of simulation.
         """
         raise NotImplementedError
@@ -105,30 +95,23 @@ class Eigenvalues(ProofStudy):
             if not isinstance(policy, Acqb):
                 raise ValueError(f"policy {label} keeps no V: name ACQB or a relative of it")
 
-    def measure_rate(
-        self, config: Config, fixed: Fixed, slots: int, progress: Reporter
-    ) -> xr.Dataset:
+    def measure_rate(self, config: Config, fixed: Fixed, progress: Reporter) -> xr.Dataset:
         """Measure the smallest eigenvalues of every run."""
         from reproduction.theory import quantities
 
         every = choose_records(config.horizon, config.record_every).every
-        measured = quantities.measure_eigenvalues(
-            *fixed, every=every, capacity=slots, progress=progress
-        )
+        measured = quantities.measure_eigenvalues(*fixed, every, config.capacity, progress)
         return measured.assign_attrs(parameters=config.parameters, c1=float(config.c1))
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
         from reproduction.theory import figures, quantities
 
-        def tabulate(point: xr.Dataset) -> "pl.DataFrame":
-            rounds = [t for t in config.table_rounds if t in point["round"].values]
-            return quantities.tabulate_eigenvalues(point, rounds)
-
         title, cells = config.title or config.name, _cells(points)
-        keys = ("K", "parameters", "arrival_rate")
+        tabulate = functools.partial(quantities.tabulate_eigenvalues, rounds=config.table_rounds)
+        table = _tabulate(cells, ("K", "parameters", "arrival_rate"), tabulate)
         figure = figures.draw_eigenvalues(cells, title)
-        return StudyOutput({"": OutputTable(_tabulate(cells, keys, tabulate), title)}, {"": figure})
+        return StudyOutput({"": OutputTable(table, title)}, {"": figure})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,13 +133,11 @@ class Events(ProofStudy):
             if not plain or policy.optimism != "thompson":
                 raise ValueError(f"policy {label} draws no samples of all it met: name ACQB")
 
-    def measure_rate(
-        self, config: Config, fixed: Fixed, slots: int, progress: Reporter
-    ) -> xr.Dataset:
+    def measure_rate(self, config: Config, fixed: Fixed, progress: Reporter) -> xr.Dataset:
         """Examine every round of every run."""
         from reproduction.theory import quantities
 
-        measured = quantities.measure_events(*fixed, capacity=slots, progress=progress)
+        measured = quantities.measure_events(*fixed, config.capacity, progress)
         kappa, slackness = float(config.kappa), float(config.slackness)
         return measured.assign_attrs(kappa=kappa, slackness=slackness)
 
@@ -164,11 +145,7 @@ class Events(ProofStudy):
         """Return shares and means between the rounds of the table."""
         from reproduction.theory import quantities
 
-        def tabulate(point: xr.Dataset) -> "pl.DataFrame":
-            last = int(point["round"].max())
-            rounds = sorted({min(int(t), last) for t in config.table_rounds})
-            return quantities.tabulate_events(point, rounds, point.attrs["slackness"])
-
+        tabulate = functools.partial(quantities.tabulate_events, rounds=config.table_rounds)
         table = _tabulate(_cells(points), ("K", "kappa", "arrival_rate"), tabulate)
         return StudyOutput({"": OutputTable(table, config.title or config.name)}, {})
 
@@ -198,18 +175,11 @@ class Switching(ProofStudy):
         runs = len(config.arrival_rate) * config.num_seeds
         return int(runs * config.horizon * (policies * (config.horizon + 1) + policies + 1))
 
-    def measure(self, prepared: PreparedPoint, progress: Reporter) -> xr.Dataset:
+    def measure_rate(self, config: Config, fixed: Fixed, progress: Reporter) -> xr.Dataset:
         """Count failures of Lemma 8 and the effect of each switch, path by path."""
         from reproduction.theory import switching
 
-        config, source = prepared.point.config, study.build_source(prepared)
-        seeds = np.asarray(grid.list_seeds(config))
-        fixed = seeds, config.horizon, config.K, config.capacity, progress
-        by_rate = [
-            switching.measure(prepared.policies, source, rate, *fixed)
-            for rate in config.arrival_rate
-        ]
-        return _join_rates(by_rate, config)
+        return switching.measure(*fixed, config.capacity, progress)
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return how often each sentence fails, and the effect of a switch by its round."""
@@ -246,7 +216,9 @@ class Slopes(Sweep):
     def __post_init__(self) -> None:
         """Validate the windows."""
         pairs = self.windows if isinstance(self.windows, list | tuple) else ()
-        if not pairs or not all(map(_is_window, pairs)):
+        lists = [one if isinstance(one, list | tuple) else () for one in pairs]
+        whole = all([type(t) for t in one] == [int, int] and 0 < one[0] < one[1] for one in lists)
+        if not pairs or not whole:
             wanted = "must be a list of pairs of rounds, first < last"
             raise ValueError(f"kind.windows={self.windows} {wanted}")
 
@@ -270,15 +242,6 @@ class Slopes(Sweep):
         fitted = OutputTable(slopes.table(points, self.windows), f"{title}: slopes on log-log axes")
         tables = {"": OutputTable(display.build_table(points, config), title), "slopes": fitted}
         return StudyOutput(tables, {"": figures.draw_slopes(points, title)})
-
-
-def _is_window(pair: Any) -> bool:
-    whole = isinstance(pair, list | tuple) and all(type(one) is int for one in pair)
-    return whole and len(pair) == 2 and 0 < pair[0] < pair[1]
-
-
-def _join_rates(by_rate: Sequence[xr.Dataset], config: Config) -> xr.Dataset:
-    return xr.concat(by_rate, "arrival_rate").assign_coords(arrival_rate=list(config.arrival_rate))
 
 
 def _cells(points: Sequence[xr.Dataset]) -> list[xr.Dataset]:

@@ -51,7 +51,9 @@ def build(
     drawn = plots.draw(list(ordered.values()))
     html = {"library": table_library(), "compared": _compared_table(compared)}
     html |= {"numbers": tabulate_numbers(ordered), "ran": _runs_table(ordered)}
-    html |= {"claimed": _claims_table(judged)}
+    names_of = {"section": "where", "quote": "claim", "n": "seeds"}
+    shown = judged.select("verdict", "section", "quote", "data", "n").rename(names_of)
+    html |= {"claimed": table(shown, "claimed", ["verdict", "data"], rows=50)}
     printed = compared.select("dataset", "table", "arrival_rate", "round", "policy", "statistic")
     verdicts = judged["verdict"].to_list()
     text = fill_template(
@@ -188,13 +190,6 @@ def tabulate_numbers(extracts: Mapping[str, Extract]) -> str:
         frames.append(rows.select(**columns))
     filters = ["study", "dataset", "K", "N", "ε", "λ", "T", "policy", "metric"]
     return table(pl.concat(frames), "numbers", filters)
-
-
-def _claims_table(frame: pl.DataFrame) -> str:
-    """Return the table of claims with their verdicts."""
-    names = {"section": "where", "quote": "claim", "n": "seeds"}
-    shown = frame.select("verdict", "section", "quote", "data", "n").rename(names)
-    return table(shown, "claimed", ["verdict", "data"], rows=50)
 
 
 def _runs_table(extracts: Mapping[str, Extract]) -> str:

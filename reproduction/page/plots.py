@@ -7,9 +7,11 @@ the axes to the others.
 import re
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
+import yaml
 from bokeh import models as bk
 from bokeh.document import Document
 from bokeh.embed import components
@@ -30,20 +32,8 @@ HEIGHT = 250  # pixels of a panel
 DOTS = 1.6  # pixels a point of the printed figures' dashes
 MARKS = 6  # markers on a line
 SWATCH = 28  # pixels of a switch's picture of its line
-# Marker names of matplotlib to those of Bokeh.
-MARKERS = {
-    "o": "circle", "s": "square", "^": "triangle", "v": "inverted_triangle", "D": "diamond",
-    "X": "x", "P": "cross",
-}  # fmt: skip
-# The same around the origin, for the switches.
-PATHS = {
-    "s": "M-4-4H4V4H-4Z", "^": "M0-5L5 4H-5Z", "v": "M0 5L5-4H-5Z", "D": "M0-5L4 0L0 5L-4 0Z",
-    "X": "M-4-4L4 4M-4 4L4-4", "P": "M0-5V5M-5 0H5",
-}  # fmt: skip
-BUTTON = """
-.bk-btn { padding: 0 8px 0 4px; background: #fff; }
-.bk-btn:not(.bk-active) { text-decoration: line-through; background: #eee; opacity: 0.75; }
-"""
+_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+MARKERS, PATHS, BUTTON = _DATA.values()
 RANDOM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
 TOOLS = "box_zoom,pan,wheel_zoom,zoom_in,zoom_out,reset,save"

@@ -13,17 +13,7 @@ import yaml
 HERE = Path(__file__).resolve().parent
 STUDIES, ITEMS = HERE / "studies.yaml", HERE / "items.yaml"
 # States of a figure, table or statement of the paper.
-STATES = {
-    "reproduced": "run as the paper describes it",
-    "drawn": "drawn by us",
-    "proxy": "run on a proxy dataset, because the paper's data are not available",
-    "measured": "measured or counted in runs",
-    "computed": "computed from its constants",
-    "tested": "checked by a test",
-    "assumed": "an assumption, not a result",
-    "known": "a known inequality, not checked here",
-    "missing": "not done; see the note",
-}
+STATES: dict[str, str] = yaml.safe_load((HERE / "states.yaml").read_text())
 
 
 class ReportStudy(NamedTuple):

@@ -95,9 +95,12 @@ def _rows(
 def _find_ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float]) -> OurNumber | str:
     """Return our number in a setting of the paper's, or the reason why there is none."""
     name, settings = made.notes["name"], [one["setting"] for one in made.notes["points"]]
+    # The paper's synthetic points have its N, slackness and parameters.
+    same = [all(one.get(k, v) == v for k, v in printed.SYNTHETIC.items()) for one in settings]
     points = [
-        i for i, one in enumerate(settings) if one.get("K") == theirs["K"] and _is_papers(one)
-    ]
+        i for i, one in enumerate(settings) if one.get("K") == theirs["K"]
+        and not one.get("arrivals") and ("slackness" not in one or same[i])
+    ]  # fmt: skip
     if not points:
         return f"{name} has not run at K = {theirs['K']}"
     run = sorted({rate for number in points for rate in made.notes["points"][number]["rates"]})
@@ -116,12 +119,6 @@ def _find_ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float])
     if not rows:
         return f"{name} has no policy {theirs['policy']} at K = {theirs['K']}"
     return OurNumber(rows[0]["n"], rows[0]["mean"], rows[0]["sd"], chosen[0])
-
-
-def _is_papers(setting: Mapping[str, Any]) -> bool:
-    """Return whether a synthetic point has the paper's N, slackness and parameters."""
-    same = all(setting.get(key, value) == value for key, value in printed.SYNTHETIC.items())
-    return not setting.get("arrivals") and ("slackness" not in setting or same)
 
 
 def judge(row: Mapping[str, Any], ours: OurNumber) -> dict[str, Any]:

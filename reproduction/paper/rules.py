@@ -26,6 +26,7 @@ BOUNDS = {
     "nears": "at the last round nearer to",
 }  # fmt: skip
 THEOREM = "theorem"
+MOST_LISTED = 4  # comparisons that evidence names
 # Columns that identify a row of a table; those that evidence shows.
 _SETTING = ("K", "num_servers", "slackness", "parameters", "arrival_rate", "policy", "first",
             "last", "round")  # fmt: skip
@@ -208,10 +209,10 @@ def _describe(row: Mapping[str, Any], made: Extract) -> str:
     return ", ".join([*parts, f"T = {row['round']:,}"])
 
 
-def _list_failing(rows: pl.DataFrame, made: Extract, most: int = 4) -> str:
+def _list_failing(rows: pl.DataFrame, made: Extract) -> str:
     """List comparisons that are not as claimed, the worst first."""
     share = pl.when(pl.col("worse")).then(0).otherwise(1)
-    some = rows.sort(share, maintain_order=True).head(most).to_dicts()
+    some = rows.sort(share, maintain_order=True).head(MOST_LISTED).to_dicts()
     parts = []
     for row in some:
         digits = _DIGITS.get(row["metric"], 3)

@@ -37,6 +37,7 @@ from jax import Array
 from cqbjax.core import mnl, queueing, rng, simulate
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import Capacity
 from cqbjax.estimation.gaussian import num_samples
 from cqbjax.policies import Acqb
 from reproduction.theory.runs import mean_columns, offered_rows, simulate_seeds
@@ -63,7 +64,7 @@ class EigenvalueRecords(NamedTuple):
 
 def measure_eigenvalues(
     policies: dict[str, Policy], source: Source, arrival_rate: float, problem: Problem,
-    seeds: np.ndarray, every: int, capacity: int, progress: Reporter | None = None,
+    seeds: np.ndarray, every: int, capacity: Capacity, progress: Reporter | None = None,
 ) -> xr.Dataset:  # fmt: skip
     """Run policies and return the smallest eigenvalues of every run.
 
@@ -74,7 +75,7 @@ def measure_eigenvalues(
         problem: shapes of a run.
         seeds: [S].
         every: one round in this many is recorded; divides the horizon.
-        capacity: queue slots.
+        capacity: queue slots, or `auto`.
         progress: is notified of compiling and of the seconds of simulation.
 
     Returns:
@@ -83,11 +84,11 @@ def measure_eigenvalues(
         parameters V is one matrix of N d rows, with one block a server.
 
     Raises:
-        QueueOverflow: a queue outgrew the capacity.
+        QueueOverflow: a queue outgrew a numeric capacity.
     """
-    static, fixed = (problem, every, capacity), (source, arrival_rate, seeds)
+    static, fixed = (problem, every), (source, arrival_rate, seeds)
     each = [
-        simulate_seeds(_run_eigenvalues, static, policy, *fixed, label, progress)
+        simulate_seeds(_run_eigenvalues, static, policy, *fixed, label, capacity, progress)
         for label, policy in policies.items()
     ]
     rounds = np.arange(every, problem.horizon + 1, every)
@@ -123,7 +124,7 @@ def tabulate_eigenvalues(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFra
 
     Args:
         point: from `measure_eigenvalues`, with attrs arrival_rate and c1.
-        rounds: recorded rounds to show.
+        rounds: rounds to show, as far as they are recorded.
 
     Returns:
         A row a round and policy: `explorations`, N(t), and `all` and `explored`, as in
@@ -133,6 +134,7 @@ def tabulate_eigenvalues(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFra
         runs in which `explored` and `all` are as large.
     """
     rows, rate, c1 = [], point.attrs["arrival_rate"], point.attrs["c1"]
+    rounds = [t for t in rounds if t in point["round"].values]
     for t, label in itertools.product(rounds, point.policy.values.tolist()):
         one = point.sel(policy=label, round=t)
         chernoff = one["sigma"] * one["count"] / 2
@@ -216,7 +218,7 @@ class EventRecords(NamedTuple):
 
 def measure_events(
     policies: dict[str, Acqb], source: Source, arrival_rate: float, problem: Problem,
-    seeds: np.ndarray, capacity: int, progress: Reporter | None = None,
+    seeds: np.ndarray, capacity: Capacity, progress: Reporter | None = None,
 ) -> xr.Dataset:  # fmt: skip
     """Run policies and return the quantities of every round of every run.
 
@@ -226,7 +228,7 @@ def measure_events(
         arrival_rate: lambda, queries a round.
         problem: shapes of a run.
         seeds: [S].
-        capacity: queue slots.
+        capacity: queue slots, or `auto`.
         progress: is notified of compiling and of the seconds of simulation.
 
     Returns:
@@ -235,13 +237,12 @@ def measure_events(
         all NaN in rounds without a waiting query.
 
     Raises:
-        QueueOverflow: a queue outgrew the capacity.
+        QueueOverflow: a queue outgrew a numeric capacity.
     """
     columns: dict[str, list[np.ndarray]] = {}
+    fixed = source, arrival_rate, seeds
     for label, policy in policies.items():
-        seen = simulate_seeds(
-            _run_events, (problem, capacity), policy, source, arrival_rate, seeds, label, progress
-        )
+        seen = simulate_seeds(_run_events, (problem,), policy, *fixed, label, capacity, progress)
         least = np.linalg.eigvalsh(seen.gram.astype(float))[..., 0]
         values = {name: getattr(seen, name).astype(float) for name in (*EVENTS, "loss", "drift")}
         values |= {"squared": values["loss"] ** 2, "bound": np.sqrt(seen.bonus / least)}
@@ -253,13 +254,13 @@ def measure_events(
     return xr.Dataset(data, coords, {"arrival_rate": arrival_rate})
 
 
-def tabulate_events(point: xr.Dataset, rounds: list[int], slackness: float) -> pl.DataFrame:
+def tabulate_events(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFrame:
     """Tabulate shares and means between rounds.
 
     Args:
-        point: from `measure_events`.
-        rounds: last round of each interval; the first interval begins in round 1.
-        slackness: epsilon.
+        point: from `measure_events`, with attrs slackness, epsilon.
+        rounds: last round of each interval, at most that of the run; the first one begins in round
+            1.
 
     Returns:
         A row an interval and policy: the shares of rounds in which `EVENTS` hold, the means of
@@ -267,8 +268,9 @@ def tabulate_events(point: xr.Dataset, rounds: list[int], slackness: float) -> p
         squared loss; `falls`, the share of rounds with a drift of at most -epsilon / 2; and
         `bound`, the least of Proposition 10's in any of them.
     """
-    rows = []
-    for last, end in zip([0, *rounds], rounds, strict=False):
+    rows, horizon = [], int(point["round"].max())
+    ends = sorted({min(int(t), horizon) for t in rounds})
+    for last, end in zip([0, *ends], ends, strict=False):
         for label in point["policy"].values.tolist():
             one = point.sel(policy=label, round=slice(last + 1, end))
             row: dict[str, Any] = {"first": last + 1, "last": end, "policy": label}
@@ -276,7 +278,8 @@ def tabulate_events(point: xr.Dataset, rounds: list[int], slackness: float) -> p
             for name in (*EVENTS, "loss", "drift"):
                 row |= mean_columns(name, one[name].mean("round"), name in EVENTS)
             row["root"] = float(np.sqrt(one["squared"].mean()))
-            falls = (one["drift"] <= -slackness / 2).where(one["drift"].notnull())
+            least = -point.attrs["slackness"] / 2
+            falls = (one["drift"] <= least).where(one["drift"].notnull())
             row |= {"falls": float(falls.mean()), "bound": float(one["bound"].min())}
             rows.append(row)
     return pl.DataFrame(rows)

@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import xarray as xr
 from jax import Array
 
 from cqbjax.core import rng, simulate, types
-from cqbjax.core.pytree import Signature, signature_of
+from cqbjax.core.pytree import Signature, as_arrays, signature_of
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine.batches import START_CAPACITY, grow_slots, max_slots
@@ -20,8 +20,6 @@ from cqbjax.engine.programs import CACHE_SIZE, Program
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import Capacity
 from cqbjax.results.summaries import mean_ci
-
-T = TypeVar("T")
 
 
 def offered_rows(values: Array, servers: Array, filler: float) -> Array:
@@ -36,61 +34,50 @@ def mean_columns(name: str, values: xr.DataArray, share: bool = False) -> dict[s
     return {f"{name}{end}": float(interval[part]) for part, end in ends}
 
 
-def with_enough_slots(capacity: Capacity, horizon: int, simulate_with: Callable[[int], T]) -> T:
-    """Simulate with `capacity` queue slots; `auto` adds slots until no queue overflows.
-
-    Raises:
-        QueueOverflow: a queue needs more than the requested capacity.
-    """
-    if capacity != "auto":
-        return simulate_with(int(capacity))
-    slots = min(START_CAPACITY, max_slots(horizon))
-    while True:
-        try:
-            return simulate_with(slots)
-        except QueueOverflow:
-            slots = grow_slots(slots, horizon)
-
-
 def simulate_seeds(
     one_run: Callable[..., Any], static: tuple[Any, ...], policy: Policy, source: Source,
-    arrival_rate: float, seeds: Sequence[int] | np.ndarray, label: str,
+    arrival_rate: float, seeds: Sequence[int] | np.ndarray, label: str, capacity: Capacity,
     progress: Reporter | None = None, batched: bool = True,
 ) -> Any:  # fmt: skip
     """Simulate every seed of a policy on one device.
 
     Args:
-        one_run: (policy, instance, arrival rate, *static) -> a named tuple with `overflow`, the
-            first round in which a query found no free slot, 0 if there was none.
-        static: hashable arguments: the problem first, the queue's capacity last.
-        policy: its leaves are arrays.
+        one_run: (policy, instance, arrival rate, *static, slots) -> a named tuple with `overflow`,
+            the first round in which a query found no free slot, 0 if there was none.
+        static: hashable arguments, the problem first.
+        policy: runs at every seed.
         source: where queries come from.
         arrival_rate: lambda, queries a round.
         seeds: [S].
         label: what runs, for the progress.
-        progress: is notified of compiling and of the seconds of simulation.
+        capacity: slots of the queue; `auto` adds slots until no queue overflows.
+        progress: is notified of compiling, of rounds and of the seconds of simulation.
         batched: run all seeds in one batch, not one after the other.
 
     Returns:
         The result of `one_run` with a leading axis [S], as NumPy arrays.
 
     Raises:
-        QueueOverflow: a queue outgrew the capacity.
+        QueueOverflow: a queue outgrew a numeric capacity.
     """
-    progress = progress or Reporter()
-    arguments = policy, source, jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
-    progress.set_activity("compiling", label)
-    program = _compile(one_run, static, batched, *map(signature_of, arguments))
-    progress.set_activity("running", label)
-    begun = time.perf_counter()
-    result = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
-    progress.run_seconds += time.perf_counter() - begun
-    overflows = result.overflow[result.overflow > 0]
-    if overflows.size:
-        raise QueueOverflow(
-            f"capacity={static[-1]} overflowed in round {overflows.min()}: raise it"
-        )
-    return result
+    progress, horizon = progress or Reporter(), static[0].horizon
+    slots = min(START_CAPACITY, max_slots(horizon)) if capacity == "auto" else int(capacity)
+    begins = as_arrays((policy, source))
+    arguments = *begins, jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
+    while True:
+        progress.set_activity("compiling", label)
+        program = _compile(one_run, (*static, slots), batched, *map(signature_of, arguments))
+        progress.set_activity("running", label)
+        begun = time.perf_counter()
+        result = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
+        progress.run_seconds += time.perf_counter() - begun
+        overflows = result.overflow[result.overflow > 0]
+        if not overflows.size:
+            progress.advance(len(seeds) * horizon)
+            return result
+        if capacity != "auto":
+            raise QueueOverflow(f"capacity={slots} overflowed in round {overflows.min()}: raise it")
+        slots = grow_slots(slots, horizon)
 
 
 @functools.lru_cache(CACHE_SIZE)

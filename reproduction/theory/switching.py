@@ -26,14 +26,12 @@ import xarray as xr
 from jax import Array
 
 from cqbjax.core import mnl, queueing, simulate
-from cqbjax.core.pytree import as_arrays
 from cqbjax.core.types import DOWN_UTILITY, Policy, Problem, Queue, Source
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import Capacity
 from cqbjax.engine.sweep import sweep
 from cqbjax.policies import OptimalPolicy
-from reproduction.theory import runs
-from reproduction.theory.runs import mean_columns, offered_rows
+from reproduction.theory.runs import mean_columns, offered_rows, simulate_seeds
 
 # States that the proof reaches from each case: S_0 and S_1 where the optimal policy alone served a
 # query in round i; S_0, S_2 and S_3 where both or neither did.
@@ -61,8 +59,8 @@ class SwitchingQueues(NamedTuple):
 
 
 def measure(
-    policies: Mapping[str, Policy], source: Source, arrival_rate: float, seeds: np.ndarray,
-    horizon: int, K: int, capacity: Capacity, progress: Reporter,
+    policies: Mapping[str, Policy], source: Source, arrival_rate: float, problem: Problem,
+    seeds: np.ndarray, capacity: Capacity, progress: Reporter,
 ) -> xr.Dataset:  # fmt: skip
     """Run policies alone and in all their switching queues, and count failures of Lemma 8.
 
@@ -70,9 +68,8 @@ def measure(
         policies: label -> policy.
         source: where queries come from.
         arrival_rate: lambda, queries a round.
+        problem: shapes of a run.
         seeds: [S] one sample path each.
-        horizon: T, rounds.
-        K: servers offered per query.
         capacity: queue slots of the switching queues, or `auto`.
         progress: is notified of compiling and of rounds.
 
@@ -83,8 +80,8 @@ def measure(
         QueueOverflow: a queue outgrew a numeric capacity.
     """
     alone = sweep(
-        policies, source, arrival_rate=[arrival_rate], seeds=seeds.tolist(), horizon=horizon,
-        K=K, record_every=1, progress=progress,
+        policies, source, arrival_rate=[arrival_rate], seeds=seeds.tolist(),
+        horizon=problem.horizon, K=problem.assortment_size, record_every=1, progress=progress,
     ).isel(arrival_rate=0)  # fmt: skip
 
     def from_first_round(lengths: xr.DataArray) -> np.ndarray:
@@ -93,17 +90,11 @@ def measure(
         return np.pad(by_round, ((0, 0), (1, 0)))
 
     optimal = from_first_round(alone["optimal_queue_length"])
-    problem, each = source.problem(K, horizon), []
+    each, rounds = [], len(seeds) * problem.horizon
     for label, policy in policies.items():
-        rounds = len(seeds) * horizon * (horizon + 1)
-        progress.expect(rounds)
-        fixed = as_arrays(policy), as_arrays(source), arrival_rate, problem, seeds
-
-        def run_with(slots: int, fixed: tuple[Any, Any, Any, Any, Any] = fixed) -> SwitchingQueues:
-            return run(*fixed, capacity=slots, progress=progress)
-
-        queues = runs.with_enough_slots(capacity, horizon, run_with)
-        progress.advance(rounds)
+        progress.expect(rounds * (problem.horizon + 1))
+        queues = run(policy, source, arrival_rate, problem, seeds, capacity, progress)
+        progress.advance(rounds * problem.horizon)
         queue = from_first_round(alone["queue_length"].sel(policy=label))
         each.append(count_failures(queues, queue, optimal).assign_coords(seed=seeds))
     return xr.concat(each, "policy").assign_coords(policy=list(policies))
@@ -111,7 +102,7 @@ def measure(
 
 def run(
     policy: Policy, source: Source, arrival_rate: float, problem: Problem, seeds: np.ndarray,
-    capacity: int, progress: Reporter | None = None,
+    capacity: Capacity, progress: Reporter | None = None,
 ) -> SwitchingQueues:  # fmt: skip
     """Run all switching queues of every seed, one path after the other.
 
@@ -123,17 +114,17 @@ def run(
         arrival_rate: lambda, queries a round.
         problem: shapes of a run.
         seeds: [S] one sample path each.
-        capacity: queue slots.
+        capacity: queue slots, or `auto`.
         progress: is notified of compiling and of the seconds of simulation.
 
     Returns:
         NumPy arrays with a leading [S].
 
     Raises:
-        QueueOverflow: a queue outgrew the capacity.
+        QueueOverflow: a queue outgrew a numeric capacity.
     """
-    return runs.simulate_seeds(
-        _run_path, (problem, capacity), policy, source, arrival_rate, seeds, "all processes",
+    return simulate_seeds(
+        _run_path, (problem,), policy, source, arrival_rate, seeds, "all processes", capacity,
         progress, batched=False,
     )  # fmt: skip
 

@@ -79,9 +79,7 @@ def report(tmp_path_factory):
         patch.setattr(peers, "PAIRS", [pair._replace(case=tiny()) for pair in peers.PAIRS])
         patch.setattr(peers, "QUICK", {})
         patch.setattr(roofline, "list_cases", lambda quick: [tiny()])
-        patch.setattr(
-            processes, "list_long_runs", lambda quick: [{"rounds": 5, "prompts": 20, "pool": 3}]
-        )
+        patch.setattr(processes, "QUICK_RUNS", [(5, 20, 3)])
         cache = tmp_path_factory.mktemp("cache")
         return bench.run(cache, True, log=lambda what: None)
 
@@ -225,7 +223,8 @@ def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):
     clock = iter([1.0, 1.5, 1.0, 1.0, 1.0] + [3.0, 6.0, 5.0, 6.0, 7.0] + [7.0, 12.0, 9.0, 9.0, 9.0])
     monkeypatch.setattr(costs, "_timer", lambda one, label, horizon: lambda: next(clock))
     monkeypatch.setattr(costs, "BATCH", 3)
-    base = costs.list_rounds()[costs.ROUND]
+    base = costs.list_cases()[0]
+    assert base.what == base.against == costs.ROUND
     slow, free = costs._measure("acqb", base, [base, base], 100, 3)
     assert slow["cost"] == pytest.approx(0.5) and free["cost"] == pytest.approx(0.0)
     assert slow["seconds_a_round_run"] == pytest.approx(6 / (100 * 3 * len(jax.devices())))
@@ -274,7 +273,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_what_brings_it(ours, monk
 
 def test_a_peer_is_timed_by_the_median_without_the_first(monkeypatch):
     clock = iter([0.0, 9.0, 9.0, 10.0, 10.0, 12.0, 12.0, 16.0])
-    monkeypatch.setattr(peers.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     pair = peers.PAIRS[0]._replace(prepare=lambda case, runs: lambda: None)
     case = tiny(horizon=100, chunks=4)
     assert peers._rounds_a_second(pair, case, 3) == pytest.approx(3 * 100 / 2)
