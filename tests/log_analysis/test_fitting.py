@@ -104,6 +104,22 @@ def test_departures_are_corrected_to_the_doubly_robust_estimate():
     assert not np.any(overlap.estimate_bias(noise))
 
 
+def test_equal_requests_of_a_user_tell_no_more_than_one_of_them():
+    draw, copies = np.random.default_rng(0), 4
+    model, departs = (np.repeat(draw.integers(2, size=60), copies) for _ in range(2))
+    users, text = np.repeat(np.arange(60), copies), np.zeros(60 * copies, int)
+    tables = [
+        overlap.check_overlap(
+            departures.Attempts(text, model, departs.astype(float), group), np.ones((2, 1)),
+            np.full((2, 2), 0.5), np.zeros(2), np.full(60 * copies, 0.5), ("a", "b"),
+        ).table
+        for group in (users, np.arange(60 * copies))
+    ]  # fmt: skip
+    for name in ("DR_error", "bias_error"):
+        np.testing.assert_allclose(tables[0][name], copies**0.5 * tables[1][name].to_numpy())
+    assert tables[0]["DR"].equals(tables[1]["DR"])
+
+
 def test_prompts_that_an_llm_never_got_are_not_compared(tmp_path):
     frame, _ = generate_log(5, queries=1500, worth=1.0, marked=True)
     topic = pl.col("prompt").str.contains(f": ({'|'.join(TOPICS['python'])})")

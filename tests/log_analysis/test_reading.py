@@ -148,6 +148,24 @@ def test_retries_are_linked_as_the_log_marks_them(tmp_path):
     assert abs(np.average(rates["retried"], weights=rates["requests"]) - failing.mean()) < 0.1
 
 
+MARKED = {  # six requests, of two users in turn: the third retries the first, the last the fourth
+    "retry_of": [None, None, "r0", None, None, "r3"],
+    "query_id": ["a", "b", "a", "c", "d", "c"],
+    "attempt": [1, 1, 2, 1, 1, 2],
+    "is_retry": [False, False, True, False, False, True],
+    "regenerated": [True, False, False, True, False, False],
+}
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_each_way_to_mark_a_retry_names_the_request_before(name, tmp_path):
+    some = [one | {"user_id": f"user {i % 2}"} for i, one in enumerate(rows(6))]
+    some = [one | {name: mark} for one, mark in zip(some, MARKED[name], strict=True)]
+    found = retries.find_retries(requests.read_log(write(tmp_path, some)))
+    assert found.before.tolist() == [-1, -1, 0, -1, -1, 3]
+    assert found.attempt.tolist() == [1, 1, 2, 1, 1, 2]
+
+
 def test_a_retry_must_come_within_the_gap(tmp_path):
     log = requests.read_log(write(tmp_path, rows()))
     assert (retries.find_retries(log).before >= 0).sum() == 32
