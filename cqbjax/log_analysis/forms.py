@@ -1,50 +1,22 @@
 """Forms of logs: which field of a row is the time, the user, the LLM, and so on.
 
-A flat row needs no more than the usual names (`NAMES`). Rows of conversations hold several
+A flat row needs no more than the usual names (`forms.yaml`). Rows of conversations hold several
 requests, and rows of contextual bandits (Vowpal Wabbit) hold the chosen action as an index.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from cqbjax.logs.shards import LogError
 
-# What a request may have -> the usual names of its field, in any case; the first is preferred.
-NAMES: dict[str, tuple[str, ...]] = {
-    "time": ("timestamp", "time", "created_at", "starttime", "start_time", "created", "datetime",
-             "date", "ts"),
-    "ended": ("endtime", "end_time", "finished_at", "completed_at"),
-    "user": ("end_user", "user_id", "user", "customer_id", "client_id", "hashed_ip", "session_id",
-             "session id", "session", "conversation_id", "conversation_hash", "chat_id",
-             "thread_id"),
-    "request": ("request_id", "id", "event_id", "eventid", "completion_id"),
-    "chain": ("chain", "query_id", "task_id"),
-    "retry_of": ("retry_of", "parent_request_id", "retried_from"),
-    "attempt": ("attempt", "attempt_number", "is_retry", "retry"),
-    "regenerated": ("regenerated", "regenerate", "is_regenerated"),
-    "prompt": ("prompt", "query", "question", "input", "text", "user_message"),
-    "embedding": ("embedding", "prompt_embedding", "query_embedding"),
-    "answer": ("response", "answer", "completion", "output"),
-    "model": ("selected_model", "model", "model_name", "model_id", "llm", "routed_model",
-              "item_id"),
-    "candidates": ("candidates", "available_models"),
-    "propensity": ("propensity", "propensity_score", "action_probability", "probability"),
-    "outcome": ("outcome", "feedback", "rating", "thumb", "thumbs", "accepted", "satisfied",
-                "click", "reward"),
-    "prompt_tokens": ("prompt_tokens", "input_tokens", "usage.prompt_tokens",
-                      "usage.input_tokens", "request tokens"),
-    "tokens": ("completion_tokens", "generated_tokens", "output_tokens", "response_tokens",
-               "usage.completion_tokens", "usage.output_tokens", "response tokens"),
-    "cost": ("spend", "cost", "cost_usd", "usd", "total_cost"),
-    "latency": ("latency", "latency_ms", "latency_s", "duration", "duration_ms", "response_time",
-                "elapsed time"),
-    "status": ("status", "status_code", "success"),
-}  # fmt: skip
-# Names of fields that describe a request whose prompt is not in the log.
-CONTEXT = ("category", "complexity", "task", "topic", "language")
-CONTEXT_PREFIX = "user_feature_"
+# The usual names of fields, the forms of logs, and the words of outcomes.
+USUAL = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+NAMES: dict[str, list[str]] = USUAL["names"]
 
 Fields = dict[str, Any]
 
@@ -63,21 +35,9 @@ class Form(NamedTuple):
 
 def find_form(row: Mapping[str, Any]) -> Form:
     """Return the form of a log by the names of a row's fields."""
-    names = set(row)
-    for needed, form in (
-        ({"_label_probability", "_labelIndex"}, Form("Vowpal Wabbit, dsjson", _unpack_bandit)),
-        ({"conversation", "conversation_hash"}, Form("WildChat", _unpack_conversation)),
-        ({"conversation", "hashed_ip"}, Form("WildChat", _unpack_conversation)),
-        ({"conversations"}, Form("ShareGPT", _unpack_sharegpt)),
-        ({"messages"}, Form("OpenAI-style chat log", _unpack_messages)),
-        ({"startTime", "spend"}, Form("LiteLLM spend log", _unpack_flat)),
-        ({"item_id", "propensity_score"}, Form("Open Bandit Pipeline", _unpack_flat)),
-        ({"selected_model", "turn_idx"}, Form("vLLM semantic router, interactions", _unpack_flat)),
-        ({"selected_model", "generated_tokens"}, Form("vLLM semantic router", _unpack_flat)),
-        ({"Session ID", "Log Type"}, Form("BurstGPT", _unpack_burst)),
-    ):
-        if needed <= names:
-            return form
+    for name, needed, unpacking in USUAL["forms"]:
+        if row.keys() >= set(needed):
+            return Form(name, UNPACKING[unpacking])
     return Form("rows of requests", _unpack_flat)
 
 
@@ -127,7 +87,8 @@ class FieldFinder:
             some = [own] if own in flat else [] if own else [lower[n] for n in names if n in lower]
             if some:
                 chosen[what] = some
-        context = [n for k, n in lower.items() if k in CONTEXT or k.startswith(CONTEXT_PREFIX)]
+        describing = (*USUAL["context"], USUAL["context_prefix"])
+        context = [n for k, n in lower.items() if k in describing or k.startswith(describing[-1])]
         return chosen | ({"context": context} if context else {})
 
     def check(self) -> None:
@@ -219,3 +180,9 @@ def _unpack_messages(row: Fields) -> Iterator[Fields]:
         content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     flat = {key: value for key, value in row.items() if key != "messages"}
     yield flat | {"prompt": content}
+
+
+UNPACKING = {
+    "bandit": _unpack_bandit, "burst": _unpack_burst, "conversation": _unpack_conversation,
+    "flat": _unpack_flat, "messages": _unpack_messages, "sharegpt": _unpack_sharegpt,
+}  # fmt: skip

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import scipy.sparse
 
-from cqbjax.log_analysis.forms import FieldFinder, Fields, Form, find_form, to_number
+from cqbjax.log_analysis.forms import USUAL, FieldFinder, Fields, Form, find_form, to_number
 from cqbjax.log_analysis.rows import read_rows
 from cqbjax.logs.shards import LogError
 
@@ -29,11 +30,6 @@ NUMBERS = ("propensity", "prompt_tokens", "tokens", "cost", "latency")
 TEXTS = ("time", "ended", "outcome", "model", "candidates")
 # Least and largest epoch seconds, and the factor of a unit; a smaller number counts from the start.
 UNITS = {"s": (1e8, 1.0), "ms": (1e11, 1e3), "us": (1e14, 1e6), "ns": (1e17, 1e9)}
-YES = ("positive", "thumbs_up", "up", "good", "like", "liked", "accepted", "true", "yes",
-       "satisfied")  # fmt: skip
-NO = ("negative", "thumbs_down", "down", "bad", "dislike", "disliked", "rejected", "false", "no",
-      "unsatisfied")  # fmt: skip
-FAILED = ("failure", "failed", "error", "false", "timeout", "cancelled")
 VERSION = re.compile(r"([-@:](\d{4}-\d\d-\d\d|\d{4,8}|latest|v\d+))+$")
 
 
@@ -226,8 +222,8 @@ def _append(
         row[name] = int.from_bytes(hashed[:7], "big")
     attempt, status = found.get("attempt"), found.get("status")
     row["attempt"] = to_number({"true": 1, "false": 0}.get(str(attempt).lower(), attempt))
-    row["regenerated"] = str(found.get("regenerated", "")).lower() in (*YES, "1", "1.0")
-    row["status"] = not (str(status).lower() in FAILED or to_number(status) >= 400)
+    row["regenerated"] = str(found.get("regenerated", "")).lower() in (*USUAL["good"], "1", "1.0")
+    row["status"] = not (str(status).lower() in USUAL["failed"] or to_number(status) >= 400)
     answer = found.get("answer")
     row["empty"] = "answer" in found and not str(answer).strip()
     row |= {name: to_number(found.get(name)) for name in NUMBERS}
@@ -297,13 +293,10 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, list[str]]:
     """
     text = column.str.strip_chars()
     zone = text.str.extract(r"^\d{4}-\d\d-\d\d.*\d(Z|[+-]\d\d:?\d\d| ?UTC)$").str.strip_chars()
-    body = text.str.replace(r"(\d)(Z|[+-]\d\d:?\d\d| ?UTC)$", "$1").str.replace(" ", "T")
-    body = body.str.replace(r"(\.\d{6})\d+$", "$1")
-    body = body.str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00")
-    dated = body + zone.str.replace("Z|UTC", "+00:00").fill_null("+00:00")
-    iso = pl.Series([None] * len(column), dtype=pl.Datetime("us", "UTC"))
-    for form in ("%Y-%m-%dT%H:%M:%S%.f%z", "%Y-%m-%dT%H:%M%z"):
-        iso = iso.fill_null(dated.str.to_datetime(form, time_unit="us", strict=False))
+    dates = pl.when(text.str.contains(r"^\d{4}-\d\d-\d\d")).then(text.str.replace(" ?UTC$", "Z"))
+    iso = pl.Series(
+        pd.to_datetime(pl.select(dates).to_series(), format="ISO8601", utc=True, errors="coerce")
+    )
     number = text.cast(pl.Float64, strict=False).fill_nan(None)
     seconds, notes = number, []
     for unit, (least, factor) in UNITS.items():
@@ -326,9 +319,8 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, list[str]]:
 def _parse_outcome(column: pl.Series) -> tuple[pl.Series, list[str]]:
     """Return outcomes in {0, 1}, null where there is none, and what was understood."""
     text = column.str.strip_chars().str.to_lowercase()
-    words = text.replace_strict(
-        {**dict.fromkeys(YES, 1.0), **dict.fromkeys(NO, 0.0)}, default=None, return_dtype=pl.Float64
-    )
+    values = dict.fromkeys(USUAL["good"], 1.0) | dict.fromkeys(USUAL["bad"], 0.0)
+    words = text.replace_strict(values, default=None, return_dtype=pl.Float64)
     number = text.cast(pl.Float64, strict=False).fill_nan(None)
     notes = []
     if number.null_count() < len(number):
