@@ -88,13 +88,13 @@ def validate_log(number: int) -> dict[str, Any]:
                            "contexts": fitted.chosen.name, "policies": shown.labels,
                            "unsupported": table["unsupported"].to_list()}  # fmt: skip
     for name in METRICS:
-        value, mean = getattr(true, name).mean(axis=1), table[name].to_numpy()
-        own = 1.96 * getattr(true, name).std(axis=1) / TRUE_SEEDS**0.5
+        value, mean = true[name].mean(axis=1), table[name].to_numpy()
+        own = 1.96 * true[name].std(axis=1) / TRUE_SEEDS**0.5
         bound = np.where(value < mean, table[f"{name}_low"], table[f"{name}_high"])
         row[f"{name}_true"] = value.tolist()
         row[f"{name}_held"] = (abs(mean - value) <= np.hypot(bound - mean, own)).tolist()
         row[f"{name}_error"] = (mean - value).tolist()
-    queue = true.queue.mean(axis=1)
+    queue = true["queue"].mean(axis=1)
     text = compare.recommend(table, shown)
     row["text"] = text
     best = int(table["queue"].arg_min())  # type: ignore[arg-type]

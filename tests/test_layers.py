@@ -178,8 +178,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 # Of a room with many modules: each imports only from the steps before its own.
 ORDER = {
     "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
-    "log_analysis": "rows forms, requests, retries, summary departures, overlap scenario, "
-    "compare fit",
+    "log_analysis": "rows forms, requests, retries, summary departures, scenario, compare fit",
     "logs": "shards, conversations, linking, prepare, generate replay schedules",
     "offline": "contrastive, routers, fits, projection, priors, policies, value, value_tables",
 }

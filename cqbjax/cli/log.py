@@ -108,6 +108,7 @@ def run_log(arguments: argparse.Namespace) -> None:
     chosen = {key: keys[key] for key in FITTING if key in keys}
     fitted = fit.fit_log(log, found, max_gap, **chosen)
     show(fit.report(fitted))
+    tables.print_table(fit.tabulate_departures(fitted), "Departure probability of an attempt")
     written = scenario.write_scenario(name, fitted.arrays, fitted.timing, fitted.about, Path.cwd())
     below = ", ".join(str(one.relative_to(Path.cwd())) for one in written)
     show([f"written: {below}", f"next: cqbjax log compare {name}"])
@@ -134,6 +135,7 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     from cqbjax.experiments.study import build_queries
     from cqbjax.figures import save_figure
     from cqbjax.log_analysis import compare, scenario
+    from cqbjax.results import tables
 
     user = find_user_folder()
     if user is None or not (user / "scenario" / f"{name}.yaml").is_file():
@@ -156,12 +158,15 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     )
     table = compare.tabulate(compared)
     lines = list(compare.describe_comparison(compared, table))
+    shown = compare.select_columns(compared, table)
     show(lines)
+    tables.print_table(shown, "Policies")
     stem = Path("results") / "logs" / name
     stem.parent.mkdir(parents=True, exist_ok=True)
-    table.write_csv(stem.with_suffix(".csv"))
-    page = "\n\n".join([f"# Policies in the scenario {name}", *lines, f"![]({name}.png)\n"])
-    write_atomic(stem.with_suffix(".md"), page.encode())
+    csv, page = tables.save_table(shown, stem, "Policies")
+    tables.write_csv(csv, table)
+    parts = [f"# Policies in the scenario {name}", *lines, page.read_text(), f"![]({name}.png)\n"]
+    write_atomic(page, "\n\n".join(parts).encode())
     save_figure(compare.draw_comparison(table, about), stem)
     show([f"written: {stem}.md, .csv, .png and .pdf"])
 

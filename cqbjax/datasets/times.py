@@ -129,7 +129,8 @@ def make_service_times(
         rounds: as in `dynamics.ServiceTimes`; ignored with latencies.
         law: as in `dynamics.ServiceTimes`.
         latencies: a `.parquet` or `.csv` file (`read_latencies`); None: `rounds` is used.
-        round_seconds: length of a round, with latencies.
+        round_seconds: length of a round, with latencies; they become whole rounds, or with
+            law=geometric a mean of at least one round.
 
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
@@ -141,7 +142,9 @@ def make_service_times(
     if round_seconds is None:
         raise ValueError("latencies needs round_seconds, how long a round is")
     seconds, names = read_latencies(latencies)
-    return ServiceTimes(rounds=count_rounds(seconds, round_seconds), law=law, names=names)
+    whole = count_rounds(seconds, round_seconds)
+    rounds = np.maximum(1.0, seconds / round_seconds) if law == "geometric" else whole
+    return ServiceTimes(rounds=rounds, law=law, names=names)
 
 
 def _check_unused(table: str, **values: Any) -> None:

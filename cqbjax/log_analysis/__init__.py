@@ -7,8 +7,7 @@ Each module imports only those before it, and `tests/test_layers.py` keeps it so
     requests                    requests with users, prompts and times; what is wrong with them
     retries                     which request is a retry of which
     summary                     what a log shows, in words and a table
-    departures                  departure by LLM and context, with its uncertainty
-    overlap                     who was shown what; off-policy checks
+    departures                  departure by LLM and context, with its uncertainty and checks
     scenario                    the fit as a source, arrivals, delays and service times
     fit                         all of it, and its report
     compare                     policies in the scenario, and what the log cannot tell

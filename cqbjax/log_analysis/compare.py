@@ -14,6 +14,7 @@ would.
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ import numpy as np
 import polars as pl
 import scipy.special
 import xarray as xr
+import yaml
 from jax import Array
 from matplotlib.figure import Figure
 
@@ -90,38 +92,12 @@ class AnswersByPrompt(Recorder):
         return state.at[1, prompt, server].add(round_.departed.astype(jnp.int32))
 
 
-class Outcomes(NamedTuple):
-    """What each policy gives in each seed: [policies, S].
-
-    Attributes:
-        queue: users in the system on average, in the second half of the rounds.
-        wait: seconds from arrival to departure.
-        attempts: a query.
-        departs: share of attempts.
-        usd: a query.
-        low: least share of satisfied users among those who depart.
-        high: largest one.
-        unsupported: share of attempts with an LLM that the log hardly ever shows to such prompts.
-        breaks: queries a second above which the queue grows without end.
-    """
-
-    queue: np.ndarray
-    wait: np.ndarray
-    attempts: np.ndarray
-    departs: np.ndarray
-    usd: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    unsupported: np.ndarray
-    breaks: np.ndarray
-
-
 class Comparison(NamedTuple):
     """Policies compared.
 
     Attributes:
         labels: of the policies.
-        outcomes: of all seeds.
+        outcomes: what each policy gives in each seed, from `_read_outcomes`.
         expected: [policies, D] share of a policy's attempts that depart, by each draw.
         numbers: [S] the draw of each seed.
         rates: [S, N] retry rate of each LLM's answers, as the log's policy plays.
@@ -133,7 +109,7 @@ class Comparison(NamedTuple):
     """
 
     labels: list[str]
-    outcomes: Outcomes
+    outcomes: dict[str, np.ndarray]
     expected: np.ndarray
     numbers: np.ndarray
     rates: np.ndarray
@@ -174,7 +150,7 @@ def compare(
         about: its description.
         source: the scenario, with arrivals and dynamics.
         arrival_rate: queries a round.
-        service: [N] mean rounds of an attempt, or [] of all.
+        service: [P, N] mean rounds of an attempt, or [] of all.
         learning: policies by label, which are left out if there is one LLM.
         seeds: S.
         horizon: T.
@@ -200,13 +176,21 @@ def compare(
         np.asarray(jax.vmap(lambda key: draw_number(key, len(departs)))(keys)),
         rates, about, departs.mean(axis=1).std(axis=0), paid @ paid.T,
         0.75 * arrival_rate * horizon,
-        float((shares[0].sum(axis=0) * np.broadcast_to(service, tried.shape[-1])).sum()),
+        float((shares[0] * service).sum()),
     )  # fmt: skip
 
 
 def _read_outcomes(
     data: xr.Dataset, arrays: ScenarioArrays, about: Mapping[str, Any], service: Any
-) -> Outcomes:
+) -> dict[str, np.ndarray]:
+    """Return what each policy gives in each seed: name -> [policies, S].
+
+    `queue`: users in the system on average, in the second half of the rounds; `wait`: seconds from
+    arrival to departure; `attempts` of a query; `departs`: share of attempts; `usd` of a query;
+    `low` and `high`: bounds on the share of satisfied users among those who depart; `unsupported`:
+    share of attempts with an LLM that the log hardly ever shows to such prompts; `breaks`: queries
+    a second above which the queue grows without end.
+    """
     second = data.isel(round=slice(data.sizes["round"] // 2, None))
     system = (second.queue_length + second["away"] + second.in_service).mean("round").to_numpy()
     tried, left = np.moveaxis(data.by_prompt.to_numpy().astype(float), 2, 0)
@@ -216,14 +200,15 @@ def _read_outcomes(
         return np.einsum("asij,ij->as", counts, table) / np.maximum(total, 1)
 
     time = np.broadcast_to(service, arrays.dollars.shape) * about["round_seconds"]
-    return Outcomes(
-        system, data.time_mean.isel(round=-1, missing_dims="ignore").to_numpy()
-        * about["round_seconds"], attempts / np.maximum(queries, 1),
-        queries / np.maximum(attempts, 1), mean(tried, arrays.dollars, queries),
-        mean(left, arrays.low, queries), mean(left, arrays.high, queries),
-        mean(tried, 1.0 - arrays.supported, attempts),
-        about["channels"] / mean(tried, time, queries),
-    )  # fmt: skip
+    wait = data.time_mean.isel(round=-1, missing_dims="ignore").to_numpy()
+    return {
+        "queue": system, "wait": wait * about["round_seconds"],
+        "attempts": attempts / np.maximum(queries, 1), "departs": queries / np.maximum(attempts, 1),
+        "usd": mean(tried, arrays.dollars, queries), "low": mean(left, arrays.low, queries),
+        "high": mean(left, arrays.high, queries),
+        "unsupported": mean(tried, 1.0 - arrays.supported, attempts),
+        "breaks": about["channels"] / mean(tried, time, queries),
+    }  # fmt: skip
 
 
 def estimate_draws(values: np.ndarray, comparison: Comparison) -> tuple[np.ndarray, np.ndarray]:
@@ -237,7 +222,7 @@ def estimate_draws(values: np.ndarray, comparison: Comparison) -> tuple[np.ndarr
     about, departs = comparison.about, comparison.expected
     relative = departs / departs.mean(axis=1, keepdims=True)
     rate = about["arrival_rate"] / about["round_seconds"]
-    load = (rate / comparison.outcomes.breaks.mean(axis=1))[:, None] / relative
+    load = (rate / comparison.outcomes["breaks"].mean(axis=1))[:, None] / relative
     left, number = 1 - load, comparison.arrivals
     queue = (np.sqrt(left**2 + 4 * load / number) - left) * number / 2
     terms = np.log(np.stack([1 / relative, queue]))
@@ -263,17 +248,16 @@ def tabulate(comparison: Comparison) -> pl.DataFrame:
     """Return a row for each policy: means, 95% intervals, differences to today, P(best).
 
     `queue_data` and `queue_simulation` are the half widths of the queue's interval that more data,
-    and more seeds, would shrink.
+    and more seeds, would shrink. `NAME_more` is the difference to today's policy.
     """
     columns: dict[str, Any] = {"policy": comparison.labels}
-    for name, values in comparison.outcomes._asdict().items():
+    for name, values in comparison.outcomes.items():
         draws, noise = estimate_draws(values, comparison)
         mean = values.mean(axis=1)
         both = _draw_both(draws, noise + (comparison.price_covariance if name == "usd" else 0.0))
-        low, high = np.quantile(both, INNER, axis=1)
-        columns |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-        width = np.ptp(np.quantile(both - both[0], INNER, axis=1), axis=0) / 2
-        columns |= {f"{name}_more": mean - mean[0], f"{name}_more_width": width}
+        for what, of in ((name, lambda some: some), (f"{name}_more", lambda some: some - some[0])):
+            low, high = np.quantile(of(both), INNER, axis=1)
+            columns |= {what: of(mean), f"{what}_low": low, f"{what}_high": high}
         if name == "queue":
             best = np.bincount(both.argmin(axis=0), minlength=len(mean)) / DRAWS
             by_data = np.ptp(np.quantile(draws, INNER, axis=1), axis=0) / 2
@@ -289,16 +273,16 @@ def check_parity(comparison: Comparison) -> list[tuple[str, float, float, float]
         What is compared, in the log, in the scenario, and the two-sided posterior predictive p.
     """
     about = comparison.about
-    pairs = [("attempts a query", about["attempts_a_query"], comparison.outcomes.attempts[0])]
+    pairs = [("attempts a query", about["attempts_a_query"], comparison.outcomes["attempts"][0])]
     if len(about["models"]) > 1:
         retried = zip(about["retried"].items(), comparison.rates.T, strict=True)
         pairs += [(f"retry rate of {name}", rate, some) for (name, rate), some in retried]
     if "stay" in about:
         # An answer that is shorter than a round takes one in the scenario.
-        before_last = comparison.outcomes.wait[0] - about["round_seconds"] * comparison.service
+        before_last = comparison.outcomes["wait"][0] - about["round_seconds"] * comparison.service
         pairs.append(("time in the system (s)", about["stay"], before_last + about["latency"]))
         if about["pause"] is not None:
-            again = np.maximum(comparison.outcomes.attempts[0] - 1, 1e-9)
+            again = np.maximum(comparison.outcomes["attempts"][0] - 1, 1e-9)
             cycle = about["pause"] + about["latency"]
             pairs.append(("time from a request to its retry (s)", cycle, before_last / again))
     rows = []
@@ -321,7 +305,7 @@ def recommend(table: pl.DataFrame, comparison: Comparison) -> str:
     first, best = order["policy"][0], order["queue"][0]
     spread = CLOSE * (order["queue"][-1] - best)
     # What another policy may be shorter by, at most.
-    number, values = comparison.labels.index(first), comparison.outcomes.queue
+    number, values = comparison.labels.index(first), comparison.outcomes["queue"]
     draws, noise = estimate_draws(values, comparison)
     both = _draw_both(draws, noise)
     ahead = np.quantile(both[number] - both, INNER[1], axis=1)
@@ -364,23 +348,23 @@ def describe_comparison(comparison: Comparison, table: pl.DataFrame) -> Iterator
     yield recommend(table, comparison)
     least = min(chance for *_, chance in parity)
     yield f"Parity: {len(parity)} comparisons of the log with its own policy, least p {least:.3f}"
-    priced = comparison.about["priced"]
-    for row in table.iter_rows(named=True):
-        usd = f", {row['usd']:.3g} USD a query" if priced else ""
-        if row["unsupported"] > UNSUPPORTED:
-            yield (
-                f"  NOT COMPARED: {row['policy']}, {row['unsupported']:.0%} of whose attempts are "
-                "with LLMs that the log hardly ever shows to such prompts; by the model alone:"
-            )
+    for row in table.filter(pl.col("unsupported") > UNSUPPORTED).iter_rows(named=True):
         yield (
-            f"  {row['policy']}: {row['queue']:.2f} users in the system ({row['queue_low']:.2f} to "
-            f"{row['queue_high']:.2f}; by data {row['queue_data']:.2f}, by seeds "
-            f"{row['queue_simulation']:.2f}), {row['queue_more']:+.2f} "
-            f"({row['queue_more_width']:.2f}) to today, wait {row['wait']:.3g} s, "
-            f"{row['attempts']:.3f} attempts a query, {row['departs']:.3f} of attempts depart, "
-            f"satisfied {row['low']:.2f} to {row['high']:.2f}{usd}, "
-            f"breaks at {3600 * row['breaks']:,.0f} queries an hour, best with {row['best']:.2f}"
+            f"NOT COMPARED: {row['policy']}, {row['unsupported']:.0%} of whose attempts are with "
+            "LLMs that the log hardly ever shows to such prompts; its row is by the model alone"
         )
+
+
+def select_columns(comparison: Comparison, table: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of `tabulate` that are printed, with their headers (`compare.yaml`)."""
+    columns = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    headers = dict(columns["with_interval"])
+    if comparison.about["priced"]:
+        headers |= columns["priced"]
+    ends = {f"{k}{end}": f"{v}{end}" for k, v in headers.items() for end in ("_low", "_high")}
+    headers = {"policy": "policy", **headers, **columns["without"]} | ends
+    rows = table.with_columns(pl.col("breaks") * 3600)
+    return rows.select(pl.col(name).alias(header) for name, header in headers.items())
 
 
 def draw_comparison(table: pl.DataFrame, about: Mapping[str, Any]) -> Figure:

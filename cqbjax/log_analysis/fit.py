@@ -9,9 +9,8 @@ import scipy.stats
 import threadpoolctl
 from scipy.special import expit, logit
 
-from cqbjax.log_analysis import departures, overlap, scenario
-from cqbjax.log_analysis.departures import Attempts, ChosenContexts, OutcomeLevel
-from cqbjax.log_analysis.overlap import Overlap
+from cqbjax.log_analysis import departures, scenario
+from cqbjax.log_analysis.departures import Attempts, ChosenContexts, OutcomeLevel, Overlap
 from cqbjax.log_analysis.requests import RequestLog
 from cqbjax.log_analysis.retries import Retries, find_labelled, find_retried, measure_gaps
 from cqbjax.log_analysis.scenario import ScenarioArrays, Timing, correct_log_odds
@@ -78,12 +77,11 @@ def fit_log(
     users = frame["user"].to_numpy()
     if len(np.unique(users)) < FEWEST_USERS:  # too few to measure how they differ
         users = np.full(len(users), -1)
+    # A retry is as good as the prompt that began its query.
     every = Attempts(
-        frame["text"].to_numpy().astype(int), frame["model"].to_numpy().astype(int),
+        frame["text"].to_numpy()[retries.query].astype(int), frame["model"].to_numpy().astype(int),
         1.0 - find_retried(retries), np.where(users >= 0, users, len(users) + retries.query),
     )  # fmt: skip
-    # A retry is as good as the prompt that began its query.
-    every = every._replace(text=every.text[retries.query])
     attempts = Attempts(*(part[labelled] for part in every))
     candidates = departures.make_contexts(log)
     if contexts not in (None, *candidates):
@@ -101,9 +99,11 @@ def fit_log(
     known = None if np.isnan(logged.astype(float)).any() else logged
     # Propensities follow the prompt even where departures do not.
     routed = candidates.get("words", x) if chosen.name == "none" else x
-    checks = overlap.check_overlap(attempts, routed, chances, values.std(axis=0), known, log.models)
+    checks = departures.check_overlap(
+        attempts, routed, chances, values.std(axis=0), known, log.models
+    )
     slope = (chances * (1 - chances))[attempts.text].mean(axis=0)
-    bias, error = (one / slope for one in overlap.estimate_bias(checks.table))
+    bias, error = (one / slope for one in departures.estimate_bias(checks.table))
     mean[:, 0] += bias
     noise = np.random.default_rng(seed + 1).standard_normal(draws.shape[:2])
     draws[:, :, 0] += bias + error * noise
@@ -125,7 +125,8 @@ def fit_log(
     described = departures.standardize(np.column_stack([x, candidates.get("statistics", x)[:, 1:]]))
     scale = float(np.linalg.norm(x, axis=1).max())
     arrays = ScenarioArrays(
-        x[sample] / scale, draws * scale, mean * scale, _price(log, described, sample),
+        x[sample] / scale, draws * scale, mean * scale,
+        *(_predict(log, column, described, sample) for column in ("cost", "latency")),
         low[sample], high[sample], checks.supported[sample], checks.propensities[sample],
     )  # fmt: skip
     rate = 1 - attempts.departs.mean()
@@ -143,26 +144,28 @@ def fit_log(
     return LogFit(arrays, timing, about, chosen, checks, level, notes)
 
 
-def _price(log: RequestLog, contexts: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """Return the USD of each LLM's answer to each prompt: [P, N], by ridge regression.
+def _predict(log: RequestLog, column: str, contexts: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    """Return a column's mean for each prompt and LLM, by ridge regression on prompts: [P, N].
 
-    The mean over all requests is not enough: an LLM that got the long prompts looks expensive.
+    The mean over all requests is not enough: an LLM that got the long prompts, whose answers have
+    many tokens, looks expensive and slow.
 
     Args:
         log: from `read_log`.
+        column: `cost`, or `latency`; the mean of all LLMs where one has none.
         contexts: [texts + 1, E].
         sample: [P] texts.
     """
     from sklearn.linear_model import RidgeCV
 
-    usd = np.zeros((len(sample), len(log.models)))
-    for (j,), rows in log.frame.filter(pl.col("cost").is_not_null()).group_by("model"):
-        cost, x = rows["cost"].to_numpy(), contexts[rows["text"].to_numpy()]
-        usd[:, j] = cost.mean()
-        if len(cost) > 2 * x.shape[1]:
-            ridge = RidgeCV(np.logspace(0, 4, 5)).fit(x, cost)
-            usd[:, j] = np.clip(ridge.predict(contexts[sample]), 0.1 * cost.mean(), cost.max())
-    return usd
+    means = np.full((len(sample), len(log.models)), log.frame[column].mean() or 0.0)
+    for (j,), rows in log.frame.filter(pl.col(column).is_not_null()).group_by("model"):
+        value, x = rows[column].to_numpy(), contexts[rows["text"].to_numpy()]
+        means[:, j] = value.mean()
+        if len(value) > 2 * x.shape[1]:
+            ridge = RidgeCV(np.logspace(0, 4, 5)).fit(x, value)
+            means[:, j] = np.clip(ridge.predict(contexts[sample]), 0.1 * value.mean(), value.max())
+    return means
 
 
 def _price_errors(log: RequestLog) -> list[float]:
@@ -285,15 +288,21 @@ def report(fit: LogFit) -> Iterator[str]:
         f"{timing.channels} channels, retries after {np.median(timing.gaps):.3g} s (median)"
     )
     yield from fit.notes
-    yield "Departure probability of an attempt, by the model and off-policy:"
-    for row in table.iter_rows(named=True):
-        swept = "; ".join(
-            f"{expit(correct_log_odds(logit(row['model']), one, fit.about['retry_rate'])):.3f}"
-            for one in PRECISIONS
-        )
-        yield (
-            f"  {row['LLM']}: {row['model']:.3f} ({row['model_error']:.3f}), doubly robust "
-            f"{row['DR']:.3f} ({row['DR_error']:.3f}), IPS {row['IPS']:.3f}, SNIPS "
-            f"{row['SNIPS']:.3f}, effective sample {row['effective']:,.0f}; at precision "
-            f"{', '.join(map(str, PRECISIONS))}: {swept}"
-        )
+
+
+def tabulate_departures(fit: LogFit) -> pl.DataFrame:
+    """Return a row for each LLM: the departure probability of an attempt, by several estimates.
+
+    `precision P`: by the model, if a share P of the retries follow a failure.
+    """
+    table, rate = fit.overlap.table, fit.about["retry_rate"]
+    logits = logit(table["model"].to_numpy())
+    rows = table.select("LLM", "model", "DR", "IPS", "SNIPS", "effective").with_columns(
+        (pl.col(name) + sign * 1.96 * table[f"{name}_error"]).alias(f"{name}_{end}")
+        for name in ("model", "DR") for end, sign in (("low", -1), ("high", 1))
+    )  # fmt: skip
+    swept = {
+        f"precision {one}": np.asarray(expit(correct_log_odds(logits, one, rate)))
+        for one in PRECISIONS
+    }
+    return rows.with_columns(**swept)

@@ -35,10 +35,8 @@ class Form(NamedTuple):
 
 def find_form(row: Mapping[str, Any]) -> Form:
     """Return the form of a log by the names of a row's fields."""
-    for name, needed, unpacking in USUAL["forms"]:
-        if row.keys() >= set(needed):
-            return Form(name, UNPACKING[unpacking])
-    return Form("rows of requests", _unpack_flat)
+    name, _, unpacking = next(form for form in USUAL["forms"] if row.keys() >= set(form[1]))
+    return Form(name, UNPACKING[unpacking])
 
 
 class FieldFinder:
@@ -133,35 +131,23 @@ def _unpack_bandit(row: Fields) -> Iterator[Fields]:
 
 
 def _unpack_conversation(row: Fields) -> Iterator[Fields]:
-    """Yield the answered turns of a conversation, with the times of the answers."""
-    asked = None
-    turns = [one for one in row.get("conversation") or [] if isinstance(one, dict)]
-    last = max((n for n, one in enumerate(turns) if one.get("role") == "assistant"), default=-1)
-    for number, turn in enumerate(turns):
-        if turn.get("role") == "user":
+    """Yield the answered turns of a conversation, with the times of the answers if it has any."""
+    turns = [one for one in row.get("conversation") or row.get("conversations") or []
+             if isinstance(one, dict)]  # fmt: skip
+    asked, sides = None, [USUAL["sides"].get(one.get("role") or one.get("from")) for one in turns]
+    last = max((n for n, side in enumerate(sides) if side == "LLM"), default=-1)
+    for number, (turn, side) in enumerate(zip(turns, sides, strict=True)):
+        if side == "user":
             asked = turn
-        elif turn.get("role") == "assistant" and asked is not None:
+        elif side == "LLM" and asked is not None:
             time = turn.get("timestamp") or (row.get("timestamp") if number == last else None)
-            user = row.get("hashed_ip") or asked.get("hashed_ip") or row.get("conversation_hash")
-            answer = turn.get("content") or ""
+            user = row.get("hashed_ip") or asked.get("hashed_ip")
+            answer = turn.get("content") or turn.get("value") or ""
             yield {
-                "time": time, "user": user, "model": row.get("model"), "answer": answer,
-                "prompt": asked.get("content"), "tokens": math.ceil(len(answer) / 4),
-            }  # fmt: skip
-            asked = None
-
-
-def _unpack_sharegpt(row: Fields) -> Iterator[Fields]:
-    """Yield the answered turns of a conversation without times; the user is the conversation."""
-    asked = None
-    for turn in row.get("conversations") or []:
-        side, value = turn.get("from"), turn.get("value")
-        if side in ("human", "user"):
-            asked = value
-        elif side in ("gpt", "assistant", "chatgpt") and asked is not None:
-            yield {
-                "user": row.get("id"), "model": row.get("model") or "gpt", "prompt": asked,
-                "answer": value or "",
+                "time": time, "user": user or row.get("conversation_hash") or row.get("id"),
+                "model": row.get("model") or ("gpt" if "conversations" in row else None),
+                "prompt": asked.get("content") or asked.get("value"), "answer": answer,
+                "tokens": math.ceil(len(answer) / 4),
             }  # fmt: skip
             asked = None
 
@@ -184,5 +170,5 @@ def _unpack_messages(row: Fields) -> Iterator[Fields]:
 
 UNPACKING = {
     "bandit": _unpack_bandit, "burst": _unpack_burst, "conversation": _unpack_conversation,
-    "flat": _unpack_flat, "messages": _unpack_messages, "sharegpt": _unpack_sharegpt,
+    "flat": _unpack_flat, "messages": _unpack_messages,
 }  # fmt: skip

@@ -7,13 +7,13 @@ much as what the log leaves open.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
-import yaml
 from jax import Array
 
 from cqbjax.core import rng
@@ -100,6 +100,7 @@ class ScenarioArrays(NamedTuple):
         draws: [D, N, d].
         mean: [N, d].
         dollars: [P, N] USD of an answer.
+        seconds: [P, N] mean latency of an answer; 0 in a log without latencies.
         low: [P, N] least probability that a departed query was satisfied.
         high: [P, N] largest one.
         supported: [P, N] whether the log compares the LLM on such prompts.
@@ -110,6 +111,7 @@ class ScenarioArrays(NamedTuple):
     draws: np.ndarray
     mean: np.ndarray
     dollars: np.ndarray
+    seconds: np.ndarray
     low: np.ndarray
     high: np.ndarray
     supported: np.ndarray
@@ -123,7 +125,6 @@ class Timing(NamedTuple):
         round_seconds: length of a round.
         arrival_rate: queries a round.
         channels: requests in service at a time.
-        rounds: [N] mean service time of each LLM.
         part: the simulated share of the service.
         arrivals: [m] seconds of the queries' arrivals.
         gaps: [g] seconds from an answer to its retry, censored ones accounted for, and corrected
@@ -133,7 +134,6 @@ class Timing(NamedTuple):
     round_seconds: float
     arrival_rate: float
     channels: int
-    rounds: np.ndarray
     part: float
     arrivals: np.ndarray
     gaps: np.ndarray
@@ -208,7 +208,7 @@ def measure_timing(
     if not log.timed:
         notes.append("No times: queries arrive at random, half a query a round; retries at once.")
         even = np.arange(len(times), dtype=float)
-        return Timing(1.0, LIGHT, 1, np.ones(number), 1.0, even, np.ones(1)), notes
+        return Timing(1.0, LIGHT, 1, 1.0, even, np.ones(1)), notes
     span = float(frame["time"][-1] - frame["time"][0])
     if len(times) < 50 or (len(gaps) and span < 5 * np.quantile(gaps, 0.95)):
         raise LogError(
@@ -258,11 +258,7 @@ def measure_timing(
         # Whole rounds are rounded up, and an attempt takes one at least: on average neither counts.
         usual = float(np.average(seconds, weights=weights))
         table = np.maximum(table + 0.5 * length - max(length - usual, 0.0), 1e-3)
-    timing = Timing(
-        length, rate * length * part, int(capacity or 1), np.maximum(1.0, seconds / length), part,
-        arrivals, table,
-    )  # fmt: skip
-    return timing, notes
+    return Timing(length, rate * length * part, int(capacity or 1), part, arrivals, table), notes
 
 
 def choose_horizon(about: Mapping[str, Any], arrival_rate: float) -> int:
@@ -282,42 +278,26 @@ def write_scenario(
     """
     below = folder / "conf" / "scenario" / name
     below.mkdir(parents=True, exist_ok=True)
-    files = [below / one for one in ("arrays.npz", "arrivals.parquet", "gaps.parquet")]
+    names = ("arrays.npz", "arrivals.parquet", "gaps.parquet", "latencies.parquet")
+    files = [below / one for one in names]
     np.savez_compressed(files[0], about=json.dumps(about), **arrays._asdict())
     pl.DataFrame({"timestamp": timing.arrivals}).write_parquet(files[1])
     pl.DataFrame({"seconds": timing.gaps}).write_parquet(files[2])
-    paths = [str(file.relative_to(folder)) for file in files]
-    source = {
-        "_target_": "cqbjax.log_analysis.scenario.make_posterior_pool", "file": paths[0],
-        "uncertain": True, "precision": about["precision"], "outcome": about["outcome"],
+    prompts = pl.DataFrame({"prompt_id": [str(i) for i in range(len(arrays.seconds))]})
+    prompts.hstack(pl.DataFrame(arrays.seconds, about["models"])).write_parquet(files[3])
+    length, service = timing.round_seconds, ["count"]
+    words = about | {
+        "name": name, "below": below.relative_to(folder), "round_seconds": length,
+        "arrival_rate": float(f"{timing.arrival_rate:.4g}"), "channels": timing.channels,
+        "horizon": choose_horizon(about, timing.arrival_rate),
     }  # fmt: skip
-    service: dict[str, Any] = {"count": {"count": timing.channels}}
-    if (timing.rounds > 1).any():
-        rounds = [float(f"{one:.4g}") for one in timing.rounds]
-        service["rounds"] = {"rounds": rounds, "law": "geometric"}
-    delays = {"delays": paths[2], "column": "seconds", "round_seconds": timing.round_seconds}
-    values: dict[str, Any] = {
-        "defaults": [
-            {"override /source": name}, {"override /users": ["orbit"]},
-            {"override /service": [*service]},
-        ],
-        "name": name, "K": 1, "arrivals": "trace", "trace": paths[1],
-        "arrival_rate": float(f"{timing.arrival_rate:.4g}"), "users": {"orbit": delays},
-        "service": service, "record": ["attempts", "dollars"],
-        "table": "length",
-    }  # fmt: skip
-    entered = values | {
-        "defaults": ["_base", *values["defaults"]], "title": f"The log {name}", "version": 1,
-        "horizon": choose_horizon(about, timing.arrival_rate), "table": "gap",
-        "record": ["time_in_system", "attempts", "gave_up", "dollars"],
-    }  # fmt: skip
-    whole = "# @package _global_\n"
-    for group, begin, content in (
-        ("arena", f"{whole}# The scenario that is fitted to {about['log']}.\n", entered),
-        ("source", f"# From {about['log']}\n", source),
-        ("scenario", f"{whole}# cqbjax run scenario={name}\n", values),
-    ):
+    template = Path(__file__).with_name("scenario_template.yaml").read_text()
+    *texts, common, rounds = template.split("---\n")
+    if (arrays.seconds > length).any():
+        service, common = [*service, "rounds"], common + rounds
+    words |= {"service": f"[{', '.join(service)}]", "timing": Template(common).substitute(words)}
+    for group, text in zip(("arena", "source", "scenario"), texts, strict=True):
         files.insert(0, folder / "conf" / group / f"{name}.yaml")
         files[0].parent.mkdir(exist_ok=True)
-        files[0].write_text(begin + yaml.safe_dump(content, sort_keys=False))
+        files[0].write_text(Template(text).substitute(words))
     return files

@@ -24,7 +24,11 @@ def make_comparison(queue, expected=None, numbers=None, unsupported=0.0, seeds=4
     values = np.asarray(queue)[:, None] * (0.6 / expected[:, numbers]) + noise
     plain = np.full((size, seeds), 1.5) + 0.1 * draw.standard_normal((size, seeds))
     lone, wait = np.full((size, seeds), unsupported), 12 + plain
-    outcomes = compare.Outcomes(values, wait, *[plain] * 5, lone, plain)
+    outcomes = dict.fromkeys(("attempts", "departs", "usd", "low", "high", "breaks"), plain) | {
+        "queue": values,
+        "wait": wait,
+        "unsupported": lone,
+    }
     rates = np.array([0.3, 0.4]) + 0.02 * draw.standard_normal((seeds, 2))
     labels = [compare.TODAY, *"xyz"][:size]
     errors = np.array([0.01, 0.02])
@@ -38,13 +42,13 @@ def test_what_data_leave_open_is_told_from_what_seeds_do():
     draw = np.random.default_rng(1)
     expected = 0.6 + 0.03 * draw.standard_normal((2, 200))
     shown = make_comparison([2.0, 3.0], expected)
-    draws, noise = compare.estimate_draws(shown.outcomes.queue, shown)
+    draws, noise = compare.estimate_draws(shown.outcomes["queue"], shown)
     # The queue is 2 * .6 / z: its standard deviation is 2 * .03 / .6.
     np.testing.assert_allclose(draws.std(axis=1), [0.1, 0.15], rtol=0.2)
-    np.testing.assert_allclose(draws.mean(axis=1), shown.outcomes.queue.mean(axis=1))
+    np.testing.assert_allclose(draws.mean(axis=1), shown.outcomes["queue"].mean(axis=1))
     np.testing.assert_allclose(np.sqrt(np.diag(noise)), 0.3 / 20, rtol=0.2)
     certain = make_comparison([2.0, 3.0])
-    assert compare.estimate_draws(certain.outcomes.queue, certain)[0].std(axis=1).max() < 1e-9
+    assert compare.estimate_draws(certain.outcomes["queue"], certain)[0].std(axis=1).max() < 1e-9
 
 
 def test_a_queue_near_its_limit_has_a_longer_upper_side():
@@ -55,7 +59,7 @@ def test_a_queue_near_its_limit_has_a_longer_upper_side():
     n = shown.arrivals
     queue = n / 2 * (np.sqrt((1 - load) ** 2 + 4 * load / n) - (1 - load))
     limit = np.full_like(queue, ABOUT["arrival_rate"] / ABOUT["round_seconds"] / 0.9)
-    near = shown._replace(outcomes=shown.outcomes._replace(queue=queue, breaks=limit))
+    near = shown._replace(outcomes=shown.outcomes | {"queue": queue, "breaks": limit})
     row = compare.tabulate(near).row(0, named=True)
     assert row["queue_high"] - row["queue"] > 1.3 * (row["queue"] - row["queue_low"])
     draws, _ = compare.estimate_draws(queue, near)
@@ -108,7 +112,7 @@ def test_a_log_that_cannot_tell_says_which_log_would():
 
 
 def test_with_one_llm_schedules_are_compared():
-    arrays = scenario.ScenarioArrays(*[np.ones((3, 1))] * 8)
+    arrays = scenario.ScenarioArrays(*[np.ones((3, 1))] * 9)
     labels = list(compare.make_candidates(arrays, ["m"]))
     assert labels == [compare.TODAY, "newest", "least_served", "random"]
 

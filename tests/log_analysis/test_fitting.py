@@ -9,12 +9,14 @@ import jax
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from composing import REPOSITORY
 from scipy.special import expit
 
 from cqbjax import policies, sweep
 from cqbjax.core import rng
-from cqbjax.log_analysis import departures, fit, overlap, requests, retries, scenario
+from cqbjax.datasets.times import make_service_times
+from cqbjax.log_analysis import departures, fit, requests, retries, scenario
 from cqbjax.logs.shards import LogError
 from reproduction.planted_log import TOPICS, generate_log
 
@@ -96,12 +98,12 @@ def test_an_llm_that_always_fails_a_query_again_is_noticed():
 def test_departures_are_corrected_to_the_doubly_robust_estimate():
     """As far as biases vary more than their errors."""
     table = pl.DataFrame({"bias": [0.1, -0.1], "bias_error": [0.02, 0.02]})
-    bias, error = overlap.estimate_bias(table)
+    bias, error = departures.estimate_bias(table)
     share = (0.1**2 - 0.02**2) / 0.1**2
     np.testing.assert_allclose(bias, [0.1 * share, -0.1 * share])
     np.testing.assert_allclose(error, 0.02 * share**0.5)
     noise = pl.DataFrame({"bias": [0.01, -0.01], "bias_error": [0.02, 0.02]})
-    assert not np.any(overlap.estimate_bias(noise))
+    assert not np.any(departures.estimate_bias(noise))
 
 
 def test_equal_requests_of_a_user_tell_no_more_than_one_of_them():
@@ -138,13 +140,13 @@ def test_only_a_share_of_retries_are_failures():
     np.testing.assert_allclose(corrected, 1 - fails, rtol=1e-5)
 
 
-def test_an_llm_with_longer_prompts_is_not_taken_for_an_expensive_one(tmp_path):
+def test_an_llm_with_longer_prompts_is_not_taken_for_an_expensive_or_slow_one(tmp_path):
     draw, size = np.random.default_rng(0), 2000
     length = draw.integers(5, 200, size)
     model = np.where(draw.uniform(size=size) < length / 200, "long", "short")
     rows = [
         {"timestamp": 1.7e9 + 60 * i, "user": f"u{i}", "prompt": "word " * n, "model": m,
-         "cost": 1e-5 * n * (1 + (m == "short"))}
+         "cost": 1e-5 * n * (1 + (m == "short")), "latency": 0.2 * n * (1 + (m == "long"))}
         for i, (n, m) in enumerate(zip(length, model, strict=True))
     ]  # fmt: skip
     log, found = read(tmp_path, pl.DataFrame(rows))
@@ -152,6 +154,17 @@ def test_an_llm_with_longer_prompts_is_not_taken_for_an_expensive_one(tmp_path):
     usd = dict(zip(log.models, fitted.arrays.dollars.mean(axis=0), strict=True))
     mean = 1e-5 * length.mean()
     assert abs(usd["long"] / mean - 1) < 0.1 and abs(usd["short"] / mean / 2 - 1) < 0.1
+    # Service times follow the tokens of each prompt, in the scenario too.
+    seconds, place = fitted.arrays.seconds, log.models.index("long")
+    assert abs(seconds[:, place].mean() / (0.4 * length.mean()) - 1) < 0.1
+    assert np.corrcoef(fitted.arrays.dollars[:, place], seconds[:, place])[0, 1] > 0.99
+    scenario.write_scenario("ours", fitted.arrays, fitted.timing, fitted.about, tmp_path)
+    config = yaml.safe_load((tmp_path / "conf" / "scenario" / "ours.yaml").read_text())
+    keys = config["service"]["rounds"]
+    service = make_service_times(**(keys | {"latencies": tmp_path / keys["latencies"]}))
+    expected = np.maximum(1.0, seconds / fitted.timing.round_seconds)
+    np.testing.assert_allclose(service.rounds, expected)
+    assert service.names.servers == list(log.models) and expected.max() > 1.2
 
 
 def test_hours_with_few_attempts_are_no_reason_for_parity_to_fail(tmp_path):
