@@ -136,6 +136,7 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     from cqbjax.figures import save_figure
     from cqbjax.log_analysis import compare, scenario
     from cqbjax.results import tables
+    from cqbjax.results.policy_styles import find_style
 
     user = find_user_folder()
     if user is None or not (user / "scenario" / f"{name}.yaml").is_file():
@@ -167,7 +168,8 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     tables.write_csv(csv, table)
     parts = [f"# Policies in the scenario {name}", *lines, page.read_text(), f"![]({name}.png)\n"]
     write_atomic(page, "\n\n".join(parts).encode())
-    save_figure(compare.draw_comparison(table, about), stem)
+    names = [find_style(label).name for label in table["policy"]]
+    save_figure(compare.draw_comparison(table, about, names), stem)
     show([f"written: {stem}.md, .csv, .png and .pdf"])
 
 

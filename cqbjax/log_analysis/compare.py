@@ -367,19 +367,20 @@ def select_columns(comparison: Comparison, table: pl.DataFrame) -> pl.DataFrame:
     return rows.select(pl.col(name).alias(header) for name, header in headers.items())
 
 
-def draw_comparison(table: pl.DataFrame, about: Mapping[str, Any]) -> Figure:
-    """Draw the queue against cost, and the load at which each policy breaks."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    widths = (table["queue_high"] - table["queue_low"]).to_numpy() / 2
-    for row, width in zip(table.iter_rows(named=True), widths, strict=True):
-        left.errorbar(row["usd"], row["queue"], width, fmt="o", label=row["policy"])
-    left.set(xlabel="USD a query", ylabel="users in the system", title="Cost and queue")
-    right.barh(table["policy"].to_list(), 3600 * table["breaks"].to_numpy())
+def draw_comparison(table: pl.DataFrame, about: Mapping[str, Any], names: list[str]) -> Figure:
+    """Draw the queue, the cost and the load at which each policy breaks, with 95% intervals."""
+    figure = Figure(figsize=(10, 1.5 + 0.3 * len(names)), layout="constrained")
+    rows = table.with_columns(name=pl.Series(names)).sort("queue", descending=True)
     now = 3600 * about["arrival_rate"] / about["round_seconds"]
-    right.axvline(now, color="black", linestyle="--", label="in the log")
-    right.set(xlabel="queries an hour", title="Load at which the queue grows without end")
-    right.invert_yaxis()
-    for axes in (left, right):
-        axes.legend(fontsize="small")
+    headers = ("users in the system", "USD a query", "breaks at, queries an hour")
+    panels = figure.subplots(1, 3, sharey=True)
+    for name, header, panel in zip(("queue", "usd", "breaks"), headers, panels, strict=True):
+        scale = 3600 if name == "breaks" else 1
+        mean, low, high = (scale * rows[f"{name}{end}"].to_numpy() for end in ("", "_low", "_high"))
+        panel.errorbar(mean, rows["name"], xerr=np.maximum([mean - low, high - mean], 0), fmt="o")
+        panel.set_xlabel(header)
+        panel.grid(axis="x", alpha=0.3)
+    panel.axvline(now, color="black", linestyle="--")
+    panel.set_title(f"dashed: {now:,.3g} in the log", fontsize="medium")
+    figure.suptitle("Shortest queue: " + rows["name"][-1], x=0.01, ha="left", weight="bold")
     return figure

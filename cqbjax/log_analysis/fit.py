@@ -126,7 +126,7 @@ def fit_log(
     scale = float(np.linalg.norm(x, axis=1).max())
     arrays = ScenarioArrays(
         x[sample] / scale, draws * scale, mean * scale,
-        *(_predict(log, column, described, sample) for column in ("cost", "latency")),
+        _predict(log, "cost", described, sample), _predict(log, "latency", described, sample),
         low[sample], high[sample], checks.supported[sample], checks.propensities[sample],
     )  # fmt: skip
     rate = 1 - attempts.departs.mean()
@@ -301,8 +301,5 @@ def tabulate_departures(fit: LogFit) -> pl.DataFrame:
         (pl.col(name) + sign * 1.96 * table[f"{name}_error"]).alias(f"{name}_{end}")
         for name in ("model", "DR") for end, sign in (("low", -1), ("high", 1))
     )  # fmt: skip
-    swept = {
-        f"precision {one}": np.asarray(expit(correct_log_odds(logits, one, rate)))
-        for one in PRECISIONS
-    }
+    swept = {f"precision {p}": expit(correct_log_odds(logits, p, rate)) for p in PRECISIONS}
     return rows.with_columns(**swept)

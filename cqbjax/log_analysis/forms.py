@@ -106,10 +106,6 @@ def to_number(value: Any) -> float:
         return math.nan
 
 
-def _unpack_flat(row: Fields) -> Iterator[Fields]:
-    yield row
-
-
 def _unpack_burst(row: Fields) -> Iterator[Fields]:
     """Yield a row of BurstGPT, where an answer without tokens is a failed request."""
     yield {**row, "success": to_number(row.get("Response tokens")) > 0}
@@ -170,5 +166,5 @@ def _unpack_messages(row: Fields) -> Iterator[Fields]:
 
 UNPACKING = {
     "bandit": _unpack_bandit, "burst": _unpack_burst, "conversation": _unpack_conversation,
-    "flat": _unpack_flat, "messages": _unpack_messages,
+    "flat": lambda row: iter([row]), "messages": _unpack_messages,
 }  # fmt: skip

@@ -134,7 +134,9 @@ def test_the_log_s_own_policy_gives_back_the_log(tmp_path):
     assert table.sort("queue")["policy"][0] == "fitted router"
     assert "fitted router" in next(compare.describe_comparison(shown, table))
     assert (table["unsupported"] < 0.01).all() and table["usd"].min() > 0
-    compare.draw_comparison(table, shown.about).savefig(tmp_path / "page.png")
+    compare.draw_comparison(table, shown.about, table["policy"].to_list()).savefig(
+        tmp_path / "page.png"
+    )
 
 
 def cqbjax_scenario(files, delays):

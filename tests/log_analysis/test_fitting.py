@@ -286,6 +286,6 @@ def test_a_scenario_runs_in_the_folder_where_it_was_fitted(tmp_path):
     entered = call("arena", "policy=greedy", "tasks=ours", "seeds=2", "rounds=0.03")
     assert "greedy, task by task" in entered and "\nours " in entered
     page = call("log", "compare", "ours", "seeds=4", "horizon=60", "policies=[greedy]")
-    assert "only llm-" in page and "greedy: " in page
+    assert "only llm-" in page and "Greedy by LLM" in page
     written = {path.name for path in (tmp_path / "results" / "logs").iterdir()}
     assert written == {"ours.md", "ours.csv", "ours.png", "ours.pdf"}
