@@ -111,7 +111,7 @@ def test_equal_requests_of_a_user_tell_no_more_than_one_of_them():
     model, departs = (np.repeat(draw.integers(2, size=60), copies) for _ in range(2))
     users, text = np.repeat(np.arange(60), copies), np.zeros(60 * copies, int)
     tables = [
-        overlap.check_overlap(
+        departures.check_overlap(
             departures.Attempts(text, model, departs.astype(float), group), np.ones((2, 1)),
             np.full((2, 2), 0.5), np.zeros(2), np.full(60 * copies, 0.5), ("a", "b"),
         ).table
