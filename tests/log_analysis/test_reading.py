@@ -148,6 +148,21 @@ def test_retries_are_linked_as_the_log_marks_them(tmp_path):
     assert abs(np.average(rates["retried"], weights=rates["requests"]) - failing.mean()) < 0.1
 
 
+OUTCOMES = (  # as a log has them, and whether they count as satisfied
+    (["thumbs_up", " Yes ", "bad", None, "perhaps"], [1, 1, 0, None, None]),
+    ([True, False, True, None, True], [1, 0, 1, None, 1]),
+    ([5, 4, 3, 1, None], [1, 1, 0, 0, None]), ([10, 8, 7, 1, 9], [1, 1, 0, 0, 1]),
+    ([1, 0.5, 0.49, 0, None], [1, 1, 0, 0, None]), ([-1, 1, 0, 1, None], [0, 1, 0, 1, None]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "known"), OUTCOMES)
+def test_an_outcome_is_satisfied_or_not(given, known, tmp_path):
+    some = [one | {"rating": value} for one, value in zip(rows(5), given, strict=True)]
+    log = requests.read_log(write(tmp_path, some), models={"large": "small"})
+    assert log.frame["outcome"].to_list() == known and log.models == ("small",)
+
+
 MARKED = {  # six requests, of two users in turn: the third retries the first, the last the fourth
     "retry_of": [None, None, "r0", None, None, "r3"],
     "query_id": ["a", "b", "a", "c", "d", "c"],
