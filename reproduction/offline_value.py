@@ -1,7 +1,7 @@
 """A study type: the value of routers and of the contrastive head, without a queue.
 
 Every number belongs to a seed: a fit on its offline split is evaluated on its own pool
-(`cqbjax.offline.value`).
+(`router_tables`).
 """
 
 import dataclasses
@@ -26,15 +26,16 @@ from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.study import Factory
 from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 from cqbjax.experiments.validation import to_list
-from cqbjax.offline import TrainedRouter, fits, projection, value, value_tables
+from cqbjax.offline import TrainedRouter, fits, projection, value
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.policies import OfflinePolicy, ProjectedPolicy
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import mean_of_nearest
-from cqbjax.offline.value_tables import interval_columns
+from cqbjax.offline.value import interval_columns
 from cqbjax.policies import Intercept, append_intercept
 from cqbjax.results.index import CacheKey
 from cqbjax.results.summaries import find_differing
+from reproduction import router_tables
 
 NEIGHBOURS = (1, 10, 100)
 LINEAR_SHARE = 0.3  # of the pool, on which the linear rule is fitted; it routes the others
@@ -43,13 +44,13 @@ LINEAR_SHARE = 0.3  # of the pool, on which the linear rule is fitted; it routes
 def select_models(
     policies: Mapping[str, Policy | OfflinePolicy],
 ) -> tuple[dict[str, Router], ContrastiveConfig | None]:
-    """Return a study's routers, each once, with `value.OTHER_KNN` beside KNN, and its head."""
+    """Return a study's routers, each once, with `OTHER_KNN` beside KNN, and its head."""
     routers: dict[str, Router] = {}
     for label, policy in policies.items():
         if isinstance(policy, TrainedRouter) and policy.router not in routers.values():
             routers[label] = policy.router
     if KNN() in routers.values():
-        routers |= value.OTHER_KNN
+        routers |= router_tables.OTHER_KNN
     heads = [policy.head for policy in policies.values() if isinstance(policy, ProjectedPolicy)]
     return routers, heads[0] if heads else None
 
@@ -75,8 +76,8 @@ def evaluate_head(
     trained = projection.train_heads(head, data, list(seeds))
     values: dict[tuple[str, str], list[float]] = {}
     with progress.track_steps("nearest neighbours", len(trained)) as done:
-        for seed, (params, config) in trained.items():
-            z = np.asarray(projection.project(params, data.embeddings, config))
+        for seed, params in trained.items():
+            z = np.asarray(projection.project(params, data.embeddings, head))
             for statistic, features, number in evaluate_features(data.embeddings, z, source, seed):
                 values.setdefault((statistic, features), []).append(number)
             done(1)
@@ -250,12 +251,14 @@ class OfflineValue(StudyType):
         """Train and evaluate, seed by seed."""
         config, seeds = prepared.point.config, grid.list_seeds(prepared.point.config)
         routers = {k: one.router for k, one in prepared.policies.items() if one is not None}
-        one_seed = value.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
+        one_seed = router_tables.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
         fixed = prepared.source, seeds, fits.cache_folder(config.cache_dir)
         # The table shows the choice of every seed.
         warnings.filterwarnings("ignore", message=".*of its grid")
         head = evaluate_head(*fixed, self.head, progress)
-        data = value.evaluate_routers(prepared.source, routers, *fixed[1:], one_seed, progress)
+        data = router_tables.evaluate_routers(
+            prepared.source, routers, *fixed[1:], one_seed, progress
+        )
         return data.assign(head=head)
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
@@ -265,9 +268,9 @@ class OfflineValue(StudyType):
         parts: dict[str, list[pl.DataFrame]] = {"head": [], "routers": [], "seeds": []}
         for point in points:
             origin = {key: point.attrs.get(key) for key in shown}
-            by_seed = value_tables.seed_table(point)
+            by_seed = router_tables.seed_table(point)
             parts["head"].append(head_table(point["head"], origin))
-            parts["routers"].append(value_tables.router_table(by_seed, origin))
+            parts["routers"].append(router_tables.router_table(by_seed, origin))
             varied = (pl.lit(point.attrs.get(key)).alias(key) for key in keys)
             parts["seeds"].append(by_seed.select(*varied, pl.all()))
         captions = {"head": title, "routers": title, "seeds": ""}

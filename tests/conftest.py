@@ -155,13 +155,12 @@ def fresh_programs():
 @pytest.fixture(scope="session")
 def generated(shared_data, tmp_path_factory):
     """A small generated log of conversations, prepared: its data folder, its shards below `log`."""
-    from log_files import EMBEDDER
+    from log_files import prepare_log
 
-    from cqbjax.logs import prepare
     from reproduction import generated_log
 
     folder = tmp_path_factory.mktemp("generated")
     settings = generated_log.GeneratorSettings(2500, longer=4.0, early=0.03, follow_ups=0.08)
     generated_log.generate(folder / "log", shared_data, settings, shard_rows=700)
-    prepare.prepare(folder, folder / "log", embedder=EMBEDDER, progress=False)
+    prepare_log(folder, folder / "log")
     return folder

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
+
+from cqbjax.logs import prepare
 
 SECOND = 1_000_000
 
@@ -22,7 +25,11 @@ def by_words(prompts):
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
 
-EMBEDDER = "words", by_words
+def prepare_log(data_dir, source, encoder="words", encode=by_words, **more):
+    """Prepare a log with a made-up encoder in place of one that is loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "load_encoder", lambda *_: encode)
+        return prepare.prepare(data_dir, source, encoder=encoder, progress=False, **more)
 
 
 def heavy(conversations, of_one, dim):

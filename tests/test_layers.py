@@ -180,7 +180,7 @@ ORDER = {
     "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
     "log_analysis": "rows forms, requests, retries, summary departures, scenario, compare fit",
     "logs": "shards, conversations, linking, prepare, generate replay schedules",
-    "offline": "contrastive, routers, fits, projection, priors, policies, value, value_tables",
+    "offline": "contrastive, routers, fits, projection, priors, policies, value",
 }
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cqbjax import datasets
 from cqbjax.cli._command import run_configured
-from cqbjax.datasets.cache import cache_folder
+from cqbjax.datasets.cache import CACHE
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.experiments.configs import CONF, Config
@@ -21,8 +21,8 @@ from cqbjax.experiments.grid import Job
 from cqbjax.experiments.validation import COUNT, FLAG, NUMBER, WORD, Rule, apply_rules, or_null
 from cqbjax.logs import linking
 from cqbjax.logs import prepare as logs
-from cqbjax.offline import value_tables
 from cqbjax.offline.routers.base import LEAST_PROMPTS
+from cqbjax.offline.value import CARD_SEEDS, context_card
 from cqbjax.results.tables import print_table
 
 # The value of a key that leaves the choice to the dataset's entry in the catalogue.
@@ -81,10 +81,8 @@ def _prepare_table(config: Config) -> None:
         f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
         f"{served.oracle:.3f}"
     )
-    if all(len(source.split(seed).offline) >= LEAST_PROMPTS for seed in value_tables.CARD_SEEDS):
-        card = value_tables.context_card(
-            source, cache_folder(pathlib.Path(config.data_dir)) / "fits"
-        )
+    if all(len(source.split(seed).offline) >= LEAST_PROMPTS for seed in CARD_SEEDS):
+        card = context_card(source, pathlib.Path(config.data_dir) / CACHE / "fits")
         print_table(card, "What contexts are worth: queries satisfied")
     else:
         console.print("too few prompts to say what contexts are worth")

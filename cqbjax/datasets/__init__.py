@@ -29,7 +29,6 @@ from cqbjax.datasets.source import (
     split,
 )
 from cqbjax.datasets.table import (
-    DropReport,
     RoutingTable,
     TableError,
     check_table,
@@ -49,8 +48,8 @@ from cqbjax.datasets.utility import (
 )
 
 __all__ = [
-    "CATALOGUE", "COST_RULES", "DEFAULT_COST_RULE", "Dataset", "DatasetSource", "DropReport",
-    "RoutingTable", "ServedRates", "Split", "TableError", "check_no_leak", "check_table",
+    "CATALOGUE", "COST_RULES", "DEFAULT_COST_RULE", "Dataset", "DatasetSource", "RoutingTable",
+    "ServedRates", "Split", "TableError", "check_no_leak", "check_table",
     "choose_arrival_rates", "dataset_source", "departure_probabilities", "drop_missing",
     "drop_pool_texts", "find_dataset", "load_dataset", "mnl_utilities", "normalise_cost",
     "raw_utility", "read_compact", "read_embedllm", "read_routerbench", "read_sprout",

@@ -7,21 +7,11 @@ of a dataset.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cqbjax.core.files import (
-    ARRAY,
-    JSON,
-    hash_parts,
-    load_or_compute,
-    read,
-    remove_on_error,
-    write,
-    write_atomic,
-)
+from cqbjax.core import files
 from cqbjax.core.labels import command
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, OWN
 from cqbjax.datasets.embeddings import read_embeddings
@@ -30,23 +20,10 @@ from cqbjax.datasets.table import RoutingTable, TableError, check_table, drop_mi
 
 # Tables that come with the package, a folder each.
 SHIPPED = pathlib.Path(__file__).parent / "shipped"
+CACHE = "cache"  # folder of a data folder
 TABLE, EMBEDDINGS = "table.parquet", "embeddings.npy"  # files of an entry
 # Keys of `meta.json` by the attribute of `RoutingTable` that they hold.
 META = {"name": "name", "proxy_note": "stand_in", "provenance": "provenance", "notes": "notes"}
-
-
-class PreparedEntry(NamedTuple):
-    """Outcome of preparing a dataset.
-
-    Attributes:
-        key: content hash of the entry.
-        built: False when it was in the cache.
-        revision: the commit downloaded, or "local".
-    """
-
-    key: str
-    built: bool
-    revision: str
 
 
 class CacheEntry(NamedTuple):
@@ -57,51 +34,20 @@ class CacheEntry(NamedTuple):
     meta: dict[str, Any]
 
 
-def cache_folder(data_dir: pathlib.Path) -> pathlib.Path:
-    """Return the cache folder of a data folder."""
-    return data_dir / "cache"
-
-
-def build_entry(
-    data_dir: pathlib.Path, name: str, depends_on: Sequence[str], revision: str,
-    write_files: Callable[[pathlib.Path], dict[str, Any]],
-) -> PreparedEntry:  # fmt: skip
-    """Build an entry unless it is in the cache, and make it the dataset's current one.
-
-    Args:
-        data_dir: the data folder.
-        name: name of the dataset.
-        depends_on: everything that determines the entry.
-        revision: commit of the files.
-        write_files: writes the entry's files to its folder and returns the content of `meta.json`.
-
-    Raises:
-        ValueError: a damaged entry.
-    """
-    key = hash_parts(*depends_on)
-    meta, pointer = (cache_folder(data_dir) / file for file in (f"{key}/meta.json", f"{name}.json"))
-    built = not meta.is_file()
-    with remove_on_error(meta.parent, unless=meta):
-        load_or_compute(meta, lambda: write_files(meta.parent), JSON)
-    if not pointer.is_file() or read(pointer, JSON) != {"entry": key}:
-        write(pointer, JSON, {"entry": key})
-    return PreparedEntry(key, built, revision)
-
-
 def find_entry(data_dir: pathlib.Path, name: str) -> CacheEntry | None:
     """Return a dataset's current entry; None if it was never prepared.
 
     Raises:
         ValueError: it is damaged, missing, or of an older version.
     """
-    pointer = cache_folder(data_dir) / f"{name}.json"
+    pointer = data_dir / CACHE / f"{name}.json"
     if not pointer.is_file():
         return None
-    key = str(read(pointer, JSON)["entry"])
-    folder = cache_folder(data_dir) / key
+    key = str(files.read(pointer, files.JSON)["entry"])
+    folder = data_dir / CACHE / key
     if not (folder / "meta.json").is_file():
         raise TableError(f"{pointer}: names an entry {key!r} that is not there: prepare it again.")
-    meta = read(folder / "meta.json", JSON)
+    meta = files.read(folder / "meta.json", files.JSON)
     if "provenance" not in meta:
         raise TableError(f"{pointer}: was prepared by an older version: prepare it again.")
     return CacheEntry(key, folder, meta)
@@ -140,22 +86,22 @@ def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable,
     if name not in CATALOGUE:
         raise TableError(
             f"dataset must be one of {', '.join(CATALOGUE)} or the name of a prepared table of "
-            f"your own, and no {name!r} is prepared in {cache_folder(data_dir)}: {prepare} "
+            f"your own, and no {name!r} is prepared in {data_dir / CACHE}: {prepare} "
             f"dataset={OWN} name={name} source=FILE."
         )
     listed = CATALOGUE[name]
     if not (folder / EMBEDDINGS_FILE).is_file():
         raise TableError(
             f"{data_dir / name}: no {EMBEDDINGS_FILE} there and nothing prepared in "
-            f"{cache_folder(data_dir)}: {prepare} dataset={name}"
+            f"{data_dir / CACHE}: {prepare} dataset={name}"
             f"{'' if listed.repository else ' source=PATH'}."
         )
     raw = listed.read(folder, None)
     embeddings = read_embeddings(folder / EMBEDDINGS_FILE, raw.num_prompts)
-    table, dropped = drop_missing(
+    table, rows = drop_missing(
         raw, listed.drop_servers_below, listed.drop_incomplete_prompts, str(folder)
     )
-    return table, embeddings[dropped.rows]
+    return table, embeddings[rows]
 
 
 def save_dataset(
@@ -168,9 +114,9 @@ def save_dataset(
         table: complete table.
         embeddings: [P, d] float32, stored as float16 if that loses nothing.
     """
-    write_atomic(folder / TABLE, to_frame(table).write_parquet)
+    files.write_atomic(folder / TABLE, to_frame(table).write_parquet)
     whole = embeddings.astype(np.float32)
     with np.errstate(over="ignore"):
         half = whole.astype(np.float16)
-    write(folder / EMBEDDINGS, ARRAY, half if np.array_equal(half, whole) else whole)
+    files.write(folder / EMBEDDINGS, files.ARRAY, half if np.array_equal(half, whole) else whole)
     return {key: getattr(table, attribute) for attribute, key in META.items()}

@@ -60,7 +60,7 @@ def read_embeddings(
         [P, d] or [R, d] float32.
 
     Raises:
-        TableError: one sentence naming the file: not readable, not one row per prompt, ids that are
+        ValueError: one sentence naming the file: not readable, not one row per prompt, ids that are
             missing, unknown or repeated, another type, or a number that is not finite.
     """
     wanted = np.arange(num_prompts) if rows is None else rows
@@ -68,10 +68,7 @@ def read_embeddings(
         names, embeddings = _read_with_ids(file, column)
         known, table = ids(), of.partition(" has")[0]
         required = [known[int(i)] for i in wanted]
-        try:
-            places = np.array(join_positions(names, required, str(file), column, table, known), int)
-        except ValueError as error:
-            raise TableError(str(error)) from error
+        places = np.array(join_positions(names, required, str(file), column, table, known), int)
         count = len(names)
     else:
         embeddings, places, count = _read_npy(file), wanted, num_prompts
@@ -91,10 +88,7 @@ def read_embeddings(
             f"{file}: row {int(places[~finite][0]) + 1} holds a number that is not finite in "
             "float32, every number must be."
         )
-    try:
-        check_lengths(embeddings, str(file), places + 1)
-    except ValueError as error:
-        raise TableError(str(error)) from error
+    check_lengths(embeddings, str(file), places + 1)
     return embeddings
 
 
@@ -164,7 +158,8 @@ def embed(
         raise EmbeddingError(
             f"batch_size and shard_size must be at least 1, got {batch_size} and {shard_size}."
         )
-    whole = pathlib.Path(cache_dir) / f"{embedding_key(prompts, model, truncation_side)}.npy"
+    key = hash_parts(encoder_identity(model, truncation_side), *prompts)
+    whole = pathlib.Path(cache_dir) / f"{key}.npy"
     shards = whole.with_suffix(f".shards.{shard_size}")
 
     def encode_shards(missing: list[int]) -> Iterator[tuple[int, np.ndarray]]:
@@ -204,13 +199,6 @@ def _check_vectors(encoded: np.ndarray, count: int, start: int) -> np.ndarray:
         row = start + int((~finite).argmax())
         raise EmbeddingError(f"the embedding of prompt {row} is not finite.")
     return vectors.astype(np.float16)
-
-
-def embedding_key(
-    prompts: Sequence[str], model: str = DEFAULT_MODEL, truncation_side: str = RIGHT
-) -> str:
-    """Return the content hash of the encoder's identity and the prompts [P], in order."""
-    return hash_parts(encoder_identity(model, truncation_side), *prompts)
 
 
 def encoder_identity(model: str, truncation_side: str = RIGHT) -> str:

@@ -4,16 +4,15 @@ A record in `<data_dir>/cache/`, one for the download and one for each local pat
 size and SHA-256 of every file at the first build; later calls compare the files with it.
 """
 
-import contextlib
 import fnmatch
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cqbjax.core.files import JSON, hash_parts, read, sha256, write
 from cqbjax.core.lazy import import_extra
-from cqbjax.datasets.cache import cache_folder
+from cqbjax.datasets.cache import CACHE
 from cqbjax.datasets.table import TableError
 
 
@@ -58,7 +57,7 @@ def fetch(
             `verify` raises. The message is one sentence.
     """
     suffix = "" if source is None else f".{hash_parts(str(pathlib.Path(source).resolve()))[:8]}"
-    record = cache_folder(data_dir) / f"{name}{suffix}.checksums.json"
+    record = data_dir / CACHE / f"{name}{suffix}.checksums.json"
     known = read(record, JSON) if record.is_file() else {}
     repository, patterns, first = hub
     if source is not None:
@@ -103,7 +102,7 @@ def download(
     hub = import_extra("huggingface_hub", "download", f"download of {repository}")
 
     api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))  # a mirror, as the client itself allows
-    with _one_sentence(repository):
+    try:
         revision = str(api.dataset_info(repository, revision=revision).sha)
         copy: Any = {"repo_type": "dataset", "revision": revision, "local_dir": folder}
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,6 +111,12 @@ def download(
         api.snapshot_download(repository, allow_patterns=list(patterns), **copy)
         # If the hub is lost half-way, the client returns the files so far with a warning only.
         differing = _drop_differing(api, repository, copy, patterns)
+    except Exception as error:  # a dozen kinds of network and hub errors
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TableError(
+            f"{repository}: cannot be downloaded, give source=PATH where there is no network: "
+            f"{reason}."
+        ) from error
     for name, reason in differing.items():
         raise TableError(f"{folder / name}: {reason}: run it again.")
     for pattern in patterns:
@@ -134,19 +139,6 @@ def _drop_differing(
     for name in wanted:
         (copy["local_dir"] / name).unlink(missing_ok=True)
     return wanted
-
-
-@contextlib.contextmanager
-def _one_sentence(repository: str) -> Iterator[None]:
-    """Raise a `TableError` of one sentence for any error of the network or the hub."""
-    try:
-        yield
-    except Exception as error:  # a dozen kinds of network and hub errors
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise TableError(
-            f"{repository}: cannot be downloaded, give source=PATH where there is no network: "
-            f"{reason}."
-        ) from error
 
 
 def list_files(source: pathlib.Path, patterns: Sequence[str]) -> list[pathlib.Path]:

@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cqbjax.core.files import sha256
-from cqbjax.datasets.cache import SHIPPED, PreparedEntry, build_entry, cache_folder, save_dataset
+from cqbjax.core import files
+from cqbjax.datasets.cache import CACHE, SHIPPED, save_dataset
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, find_dataset
 from cqbjax.datasets.embeddings import (
     DEFAULT_MODEL,
@@ -18,20 +18,59 @@ from cqbjax.datasets.embeddings import (
     encoder_identity,
     read_embeddings,
 )
-from cqbjax.datasets.fetch import fetch, list_files
+from cqbjax.datasets.fetch import VerifiedFiles, fetch, list_files
 from cqbjax.datasets.readers.prices import shipped_prices
 from cqbjax.datasets.table import TableError, drop_missing
 
 FORMAT = "4"  # raise when the same files would give another table or another layout
 LONGEST = 1.01  # a unit vector in half precision is a little longer than 1
 
-Embed = Callable[[tuple[str, ...]], np.ndarray]
+
+class PreparedEntry(NamedTuple):
+    """Outcome of preparing a dataset.
+
+    Attributes:
+        key: content hash of the entry.
+        built: False when it was in the cache.
+        revision: the commit downloaded, or "local".
+    """
+
+    key: str
+    built: bool
+    revision: str
+
+
+def build_entry(
+    data_dir: pathlib.Path, name: str, depends_on: Sequence[str], got: VerifiedFiles,
+    write_files: Callable[[pathlib.Path], dict[str, Any]],
+) -> PreparedEntry:  # fmt: skip
+    """Build an entry unless it is in the cache, and make it the dataset's current one.
+
+    Args:
+        data_dir: the folder of data.
+        name: name of the dataset.
+        depends_on: everything that determines the entry, beside the content of the files.
+        got: the files, which are recorded when the entry is built.
+        write_files: writes the entry's files to its folder and returns the content of `meta.json`.
+
+    Raises:
+        ValueError: a damaged entry.
+    """
+    key, cache = files.hash_parts(*depends_on, *got.contents), data_dir / CACHE
+    meta, pointer = cache / key / "meta.json", cache / f"{name}.json"
+    built = not meta.is_file()
+    with files.remove_on_error(meta.parent, unless=meta):
+        files.load_or_compute(meta, lambda: write_files(meta.parent), files.JSON)
+    if not pointer.is_file() or files.read(pointer, files.JSON) != {"entry": key}:
+        files.write(pointer, files.JSON, {"entry": key})
+    got.write_record()
+    return PreparedEntry(key, built, got.revision)
 
 
 def prepare(
     name: str | Dataset, data_dir: str | pathlib.Path, source: str | pathlib.Path | None = None,
     revision: str | None = None, model: str = DEFAULT_MODEL, batch_size: int = 32,
-    progress: bool = True, embedder: Embed | None = None,
+    progress: bool = True,
     prices: str | pathlib.Path | None = None, embeddings: str | pathlib.Path | None = None,
     truncation_side: str | None = None,
 ) -> PreparedEntry:  # fmt: skip
@@ -46,7 +85,6 @@ def prepare(
         model: encoder, a hub name or a local folder.
         batch_size: prompts per forward pass.
         progress: draw progress bars.
-        embedder: prompts [P] -> [P, d] in place of the encoder (tests).
         prices: a price list in place of the shipped one, for a dataset priced by tokens.
         embeddings: a file in place of the encoder, [P, d] with any d: an `.npy`, row for row with
             the table before any prompt is dropped; or a Parquet file with `prompt_id` and
@@ -81,35 +119,32 @@ def prepare(
     )  # fmt: skip
     vectors_file = _find_embeddings(got.path, user_file, truncation_side)
     side = truncation_side or RIGHT
-    encoder = (
-        f"embeddings {sha256(vectors_file)}" if vectors_file else encoder_identity(model, side)
-    )
+    encoder = encoder_identity(model, side)
+    if vectors_file:
+        encoder = f"embeddings {files.sha256(vectors_file)}"
 
     def write_files(folder: pathlib.Path) -> dict[str, Any]:
         raw = entry.read(got.path, price_list)
-        table, dropped = drop_missing(
+        table, rows = drop_missing(
             raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(got.path)
         )
         if vectors_file:
             vectors = read_embeddings(vectors_file, raw.num_prompts, ids=lambda: raw.prompt_ids)
-            vectors = vectors[dropped.rows]
+            vectors = vectors[rows]
             longest = float(np.linalg.norm(vectors, axis=1).max())
             if longest > LONGEST:
                 note = f"embeddings have lengths up to {longest:.4g}: the paper assumes at most 1"
                 table = dataclasses.replace(table, notes=(*table.notes, note))
-        elif embedder:
-            vectors = embedder(table.prompts)
         else:
-            cache = cache_folder(data_dir) / "embeddings"
+            cache = data_dir / CACHE / "embeddings"
             vectors = embed(table.prompts, cache, model, batch_size, progress, truncation_side=side)
         return save_dataset(folder, table, vectors)
 
-    price_digest = "recorded" if price_list is None else sha256(price_list)
+    price_digest = "recorded" if price_list is None else files.sha256(price_list)
     settings = f"{entry.drop_servers_below} {entry.drop_incomplete_prompts} {price_digest}"
-    depends_on = (FORMAT, entry.name, settings, encoder, *got.contents)
-    outcome = build_entry(data_dir, entry.name, depends_on, got.revision, write_files)
-    got.write_record()
-    return outcome
+    return build_entry(
+        data_dir, entry.name, (FORMAT, entry.name, settings, encoder), got, write_files
+    )
 
 
 def _check_exists(key: str, path: str | pathlib.Path | None) -> pathlib.Path | None:

@@ -15,18 +15,10 @@ from cqbjax.core import rng
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.inputs import TableNames, is_integer, is_number
 from cqbjax.core.types import Outcome
+from cqbjax.datasets import utility
 from cqbjax.datasets.cache import load_dataset
 from cqbjax.datasets.catalogue import CATALOGUE
 from cqbjax.datasets.table import RoutingTable
-from cqbjax.datasets.utility import (
-    DEFAULT_COST_RULE,
-    MAX_ASSORTMENTS,
-    ServedRates,
-    departure_probabilities,
-    mnl_utilities,
-    normalise_cost,
-    served_rates,
-)
 from cqbjax.sources import PromptPool
 from cqbjax.sources.prompt_pool import draw_pool
 
@@ -144,7 +136,7 @@ class DatasetSource:
     cost: np.ndarray
     rho: float
     offline_size: int | None = None
-    _served: dict[int, ServedRates] = _cache()
+    _served: dict[int, utility.ServedRates] = _cache()
     _splits: dict[int, Split] = _cache()
 
     @property
@@ -162,11 +154,11 @@ class DatasetSource:
         """Hash of the costs and the departure probabilities (functions of low, high and rho)."""
         return arrays_digest([self.probabilities, self.table.cost])
 
-    def served(self, K: int) -> ServedRates:
+    def served(self, K: int) -> utility.ServedRates:
         """Return `served_rates` of K servers per assortment, computed once."""
         if K not in self._served:
             # Goes through every assortment of every prompt: seconds at N = 112, K = 2.
-            self._served[K] = served_rates(self.probabilities, K)
+            self._served[K] = utility.served_rates(self.probabilities, K)
         return self._served[K]
 
     def describe(self, K: int, arrival_rates: Sequence[float]) -> str:
@@ -177,7 +169,7 @@ class DatasetSource:
             f"{table.name}{note}: {table.num_prompts:,} prompts "
             f"({self.queries.pool_size:,} in the pool of a run), {table.num_servers} LLMs"
         )
-        if math.comb(table.num_servers, K) > MAX_ASSORTMENTS:
+        if math.comb(table.num_servers, K) > utility.MAX_ASSORTMENTS:
             return f"{name}; K={K} has too many assortments to try each"
         served = self.served(K)
         best = " + ".join(table.servers[j] for j in served.best_assortment)
@@ -208,7 +200,7 @@ class DatasetSource:
 
 def dataset_source(
     dataset: str, data_dir: str | pathlib.Path, pool_size: int | None = None,
-    rho: float | None = None, cost_rule: str = DEFAULT_COST_RULE, low: float | None = None,
+    rho: float | None = None, cost_rule: str = utility.DEFAULT_COST_RULE, low: float | None = None,
     high: float = 0.99, offline_size: int | None = None, min_max: bool | None = None,
     repeats: bool = True, outcome: Outcome = "attempt",
 ) -> DatasetSource:  # fmt: skip
@@ -260,12 +252,12 @@ def dataset_source(
     table, embeddings = load_dataset(dataset, data_dir)
     if pool_size is None:
         pool_size = max(1, min(table.num_prompts // 3, LARGEST_POOL))
-    probabilities = departure_probabilities(
+    probabilities = utility.departure_probabilities(
         table.performance, table.cost, rho, low, high, cost_rule, min_max=min_max
     )
     queries = PromptPool(
         contexts=jnp.asarray(embeddings, float),
-        utilities=jnp.asarray(mnl_utilities(probabilities), float),
+        utilities=jnp.asarray(utility.mnl_utilities(probabilities), float),
         pool_size=pool_size,
         dollars=jnp.asarray(table.cost, float),
         scores=jnp.asarray(table.performance, float),
@@ -273,5 +265,5 @@ def dataset_source(
         outcome=outcome,
         names=TableNames(table.prompt_ids, table.servers, f"dataset {dataset}"),
     )
-    cost = normalise_cost(table.cost, cost_rule)
+    cost = utility.normalise_cost(table.cost, cost_rule)
     return DatasetSource(queries, dataset, table, probabilities, cost, rho, offline_size)

@@ -58,29 +58,6 @@ class RoutingTable:
         return len(self.servers)
 
 
-class DropReport(NamedTuple):
-    """What `drop_missing` dropped.
-
-    Attributes:
-        servers: names of the dropped servers, each with its number of missing scores.
-        prompts: number of prompts dropped.
-        rows: [P'] remaining rows of the old table, ascending; index embeddings with it.
-    """
-
-    servers: tuple[tuple[str, int], ...]
-    prompts: int
-    rows: np.ndarray
-
-    def describe(self) -> tuple[str, ...]:
-        """Return one sentence for each dropped server and one for the prompts."""
-        notes = [
-            f"dropped server {name} ({lacks:,} scores missing)" for name, lacks in self.servers
-        ]
-        if self.prompts:
-            notes.append(f"dropped {self.prompts:,} prompts with a missing score")
-        return tuple(notes)
-
-
 class CellNames(NamedTuple):
     """Names of the cells of a table [P, N], which errors show.
 
@@ -134,8 +111,8 @@ class CellNames(NamedTuple):
         self.raise_first(no_cost, cost, self.cost, "is missing or not finite, got {value}")
 
 
-def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False) -> None:
-    """Check shapes, names and every cell of a table.
+def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False) -> RoutingTable:
+    """Check shapes, names and every cell of a table, and return it.
 
     Args:
         table: to check.
@@ -169,6 +146,7 @@ def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False
     if not table.in_file_order:
         names = names._replace(score="score of {!r}", cost="cost of {!r}", numbered=False)
     names.check(table.performance, table.cost, allow_missing)
+    return table
 
 
 def check_unique(names: Sequence[str], file: str, column: str) -> None:
@@ -190,7 +168,7 @@ def check_unique(names: Sequence[str], file: str, column: str) -> None:
 def drop_missing(
     table: RoutingTable, drop_servers_below: float | None = None,
     drop_incomplete_prompts: bool = False, file: str = "",
-) -> tuple[RoutingTable, DropReport]:  # fmt: skip
+) -> tuple[RoutingTable, np.ndarray]:  # fmt: skip
     """Return a table without missing scores; drop only what the arguments ask for.
 
     Args:
@@ -201,7 +179,8 @@ def drop_missing(
         file: file or folder that an error names.
 
     Returns:
-        The validated table, whose notes say what was dropped, and a record of what was dropped.
+        The validated table, whose notes say what was dropped, and its rows [P'] in the old table,
+        ascending; index embeddings with them.
 
     Raises:
         TableError: a score is missing after the requested drops, or too little remains.
@@ -216,12 +195,15 @@ def drop_missing(
         columns = 1.0 - missing.mean(axis=0) >= drop_servers_below
     if drop_incomplete_prompts:
         rows = ~missing[:, columns].any(axis=1)
-    lacking = tuple((table.servers[j], int(missing[:, j].sum())) for j in np.flatnonzero(~columns))
-    report = DropReport(lacking, int((~rows).sum()), np.flatnonzero(rows))
-    remaining = take(table, report.rows, np.flatnonzero(columns))
-    remaining = dataclasses.replace(remaining, notes=table.notes + report.describe())
-    check_table(remaining, file)
-    return remaining, report
+    notes = [
+        f"dropped server {table.servers[j]} ({missing[:, j].sum():,} scores missing)"
+        for j in np.flatnonzero(~columns)
+    ]
+    if not rows.all():
+        notes.append(f"dropped {(~rows).sum():,} prompts with a missing score")
+    remaining = take(table, np.flatnonzero(rows), np.flatnonzero(columns))
+    remaining = dataclasses.replace(remaining, notes=(*table.notes, *notes))
+    return check_table(remaining, file), np.flatnonzero(rows)
 
 
 def take(

@@ -57,28 +57,32 @@ class ServerEstimates(NamedTuple):
         return self.scores if self.offset is None else self.scores - self.offset
 
 
-class Direction(NamedTuple):
-    """A direction for each of the K offered servers.
+class RankOneUpdate(NamedTuple):
+    """The change of K servers by one context in V, with theta unchanged.
 
     Attributes:
-        phi: [K, d] in whitened coordinates.
-        scores: [K, I] change of the scores by a unit step, S phi.
+        along: [K, I] column factor of the change of their tables, S <- S - along row'.
+        row: [K, d] row factor of this change, w = W'x.
+        phi: [K, d] W^-1 theta afterwards.
+        pushed: [K, I] S w of the changed tables.
     """
 
+    along: Array
+    row: Array
     phi: Array
-    scores: Array
+    pushed: Array
 
 
 def update(
-    offered: ServerEstimates, newest: Direction, scores: Array, record: TableHistory,
+    offered: ServerEstimates, added: RankOneUpdate, scores: Array, record: TableHistory,
     problem: Problem, new: Interaction, exact_steps: int = 0,
 ) -> ServerEstimates:  # fmt: skip
     """Move the estimates of the offered servers by Newton steps on the exact likelihood.
 
     Args:
         offered: the offered servers, the round included in their tables.
-        newest: w = W'x of the new row, along which the new likelihood term is curved; S w is known,
-            so the first step, along w, needs no product with a table.
+        added: the round's change. The new likelihood term is curved along w = W'x; S w is known, so
+            the first step, along w, needs no product with a table.
         scores: [N, I] utilities of the whole table before the round.
         record: the history, the round included.
         problem: shapes; parameters must be disjoint.
@@ -112,7 +116,7 @@ def update(
             tables=tables, phi=offered.phi + move, scores=offered.scores + along
         )
 
-    offered = _step_along(offered, newest, count, *sums(offered), new)
+    offered = _step_along(offered, added, count, *sums(offered), new)
     if exact_steps:
         begun = offered._replace(tables=offered.tables.write())
         return jax.lax.fori_loop(0, exact_steps, step, begun)
@@ -122,23 +126,23 @@ def update(
 
 
 def _step_along(
-    offered: ServerEstimates, newest: Direction, count: Array, residual: Array, weight: Array,
+    offered: ServerEstimates, added: RankOneUpdate, count: Array, residual: Array, weight: Array,
     new: Interaction,
 ) -> ServerEstimates:  # fmt: skip
     """Take the Newton step of the K step lengths along the directions.
 
     The direction of a server that did not answer is zero, so any length is correct.
     """
-    v = newest.scores
-    slope = jnp.sum(offered.phi * newest.phi, axis=1)
+    v = added.pushed
+    slope = jnp.sum(offered.phi * added.row, axis=1)
     slope += jnp.sum((residual - count * offered.learned_scores) * v, axis=1)
-    own = jnp.sum(newest.phi**2, axis=1) - jnp.sum(count * v**2, axis=1)
+    own = jnp.sum(added.row**2, axis=1) - jnp.sum(count * v**2, axis=1)
     bend = jnp.diag(mask_unoffered(new.offered, own, 1.0)) + jnp.einsum(
         "jki,ji,ki->jk", weight, v, v
     )
     lengths = -linalg.solve_positive(bend, slope)[:, None]
     return offered._replace(
-        phi=offered.phi + lengths * newest.phi, scores=offered.scores + lengths * v
+        phi=offered.phi + lengths * added.row, scores=offered.scores + lengths * v
     )
 
 

@@ -118,11 +118,9 @@ def sweep(
     blocks = jnp.arange(problem.num_blocks)
     learns = new.valid & (state.pages.length > 0)  # a block without rows stays at zero
     whole = new._replace(offered=None)
-
-    def visit(_: int, work: RunningEstimate) -> RunningEstimate:
-        return _visit(work, problem, whole, blocks, learns)
-
-    return jax.lax.fori_loop(0, times, visit, state)
+    return jax.lax.fori_loop(
+        0, times, lambda _, work: _visit(work, problem, whole, blocks, learns), state
+    )
 
 
 def row_step(

@@ -23,13 +23,9 @@ from cqbjax.core import linalg, mnl, platforms, queueing
 from cqbjax.core.types import NO_SERVER, Observation, Problem, mask_unoffered
 from cqbjax.estimation import gaussian, newton_cg, table_history, whitened_kernel
 from cqbjax.estimation.belief import Interaction
+from cqbjax.estimation.newton_cg import RankOneUpdate
 from cqbjax.estimation.table_history import TableHistory
-from cqbjax.estimation.whitened_tables import (
-    CopiedTables,
-    TablesInPlace,
-    WhitenedTable,
-    WhitenedTables,
-)
+from cqbjax.estimation.whitened_tables import CopiedTables, TablesInPlace, WhitenedTables
 
 # Up to this many samples are multiplied with a row as it is read; more justify a copy of the rows.
 FEW_SAMPLES = 4
@@ -53,22 +49,6 @@ class TableBeliefState(NamedTuple):
     scores: Array
     offset: Array | None
     record: TableHistory
-
-
-class RankOneUpdate(NamedTuple):
-    """The change of K servers by one context in V, with theta unchanged.
-
-    Attributes:
-        along: [K, I] column factor of the change of their tables, S <- S - along row'.
-        row: [K, d] row factor of this change, w = W'x.
-        phi: [K, d] W^-1 theta afterwards.
-        pushed: [K, I] S w of the changed tables.
-    """
-
-    along: Array
-    row: Array
-    phi: Array
-    pushed: Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,17 +136,20 @@ class TableBelief:
                 rows = list(mask_unoffered(new.offered, jnp.stack(rows), 0.0))
             along = [table @ one for table, one in zip(stale, rows, strict=True)]
             added = _add_context(rows, along, phi)
-            tables = CopiedTables(tuple(map(WhitenedTable, stale, added.along, added.row)))
+            tables = CopiedTables(stale, added.along, added.row)
             offered = self._newton_steps(state, new, record, tables, added, scores)
             return added.along, added.row, offered.phi, offered.scores
-
-        def skip(_: tuple[Array, ...], phi: Array, scores: Array) -> tuple[Array, ...]:
-            return jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores
 
         # The branch keeps XLA from reading the tables again after they were overwritten, which
         # would cost a copy of all of them each round.
         before = state.phi[servers], state.scores[servers]
-        along, row, *after = jax.lax.cond(new.valid, learn, skip, stale, *before)
+        along, row, *after = jax.lax.cond(
+            new.valid,
+            learn,
+            lambda _, phi, scores: (jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores),
+            stale,
+            *before,
+        )
         table, phi, scores = state.table, state.phi, state.scores
         for k, server in enumerate(servers):
             # Slices are written in place one after another; one scatter of K copies every table.
@@ -183,8 +166,7 @@ class TableBelief:
         known = None if state.offset is None else state.offset[new.servers]
         return newton_cg.update(
             newton_cg.ServerEstimates(tables, added.phi, scores, known),
-            newton_cg.Direction(added.row, added.pushed),
-            state.scores, record, self.problem, new, self.exact_steps,
+            added, state.scores, record, self.problem, new, self.exact_steps,
         )  # fmt: skip
 
     def _update_in_place(

@@ -14,46 +14,30 @@ from cqbjax.estimation import whitened_kernel
 from cqbjax.estimation.whitened_kernel import TablePass
 
 
-class WhitenedTable(NamedTuple):
-    """A server's S = X W after the round, as stale - along row'.
+class CopiedTables(NamedTuple):
+    """The K tables of the offered servers on a CPU, as stale - along row': one pass a product.
 
-    The change is not written first, because that would cost two more passes over the table.
+    The change is not written first, because that would cost two more passes over a table.
 
     Attributes:
-        stale: [I, d] S before the round.
-        along: [I] column factor of the change.
-        row: [d] row factor of the change.
+        stale: K copies of S [I, d] before the round.
+        along: [K, I] column factor of the change.
+        row: [K, d] row factor of the change.
     """
 
-    stale: Array
+    stale: tuple[Array, ...]
     along: Array
     row: Array
 
     def push(self, y: Array) -> Array:
-        """Return S y: [d] -> [I]."""
-        return self.stale @ y - self.along * jnp.sum(self.row * y)
-
-    def pull(self, v: Array) -> Array:
-        """Return S' v: [I] -> [d]."""
-        return v @ self.stale - jnp.sum(self.along * v) * self.row
-
-
-class CopiedTables(NamedTuple):
-    """The tables of the offered servers on a CPU: copies, one pass for each product.
-
-    Attributes:
-        tables: K of them.
-    """
-
-    tables: tuple[WhitenedTable, ...]
-
-    def push(self, y: Array) -> Array:
         """Return S_k y_k: [K, d] -> [K, I]."""
-        return jnp.stack([table.push(one) for table, one in zip(self.tables, y, strict=True)])
+        each = zip(*self, y, strict=True)
+        return jnp.stack([stale @ y - along * jnp.sum(row * y) for stale, along, row, y in each])
 
     def pull(self, v: Array) -> tuple[Array, "CopiedTables"]:
         """Return S_k' v_k, [K, I] -> [K, d], and the tables afterwards."""
-        pulled = [table.pull(one) for table, one in zip(self.tables, v, strict=True)]
+        each = zip(*self, v, strict=True)
+        pulled = [v @ stale - jnp.sum(along * v) * row for stale, along, row, v in each]
         return jnp.stack(pulled), self
 
     def bend(

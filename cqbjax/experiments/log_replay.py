@@ -78,11 +78,14 @@ class LogReplay(Sweep):
         (rate,), seeds = config.arrival_rate, grid.list_seeds(config)
         source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)
         lines = [*prepare.describe(log, chains, self.rule), *_warn_of_singles(chains, self.singles)]
-        if len(seeds) > 1 and len(set(source.first_equal_run)) == 1:
+        equal = source.first_equal_run
+        if len(seeds) > 1 and len(set(equal)) == 1:
             lines.append(f"num_seeds={len(seeds)}: every seed draws the same arrivals, one is run")
-            source, config = source.take_first_run(), config.with_values({"num_seeds": 1})
-        elif len(set(source.first_equal_run)) < len(seeds):
-            i, j = next((i, j) for i, j in enumerate(source.first_equal_run) if i != j)
+            first = {name: getattr(source, name)[:1] for name in ("seeds", "roots", "counts")}
+            source = dataclasses.replace(source, **first)
+            config = config.with_values({"num_seeds": 1})
+        elif len(set(equal)) < len(seeds):
+            i, j = next((i, j) for i, j in enumerate(equal) if i != j)
             raise ValueError(
                 f"seeds {seeds[j]} and {seeds[i]} draw the same arrivals: the log has too few "
                 f"chains of one for num_seeds={len(seeds)}"

@@ -175,7 +175,8 @@ def read_log(
         if not used:
             why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.most_common())
             raise LogError(f"no conversation of {model!r} can be used: {why or 'there is none'}.")
-    times = load_conversations(folder).unpivot(["arrival", "ended"], index="row").sort("value")
+    log = pl.read_parquet(folder / CONVERSATIONS)
+    times = log.unpivot(["arrival", "ended"], index="row").sort("value")
     jumps = find_jumps(times["value"].to_numpy())
     if len(jumps):
         first["jumps"] = times["row"][int(jumps[0])]
@@ -187,11 +188,6 @@ def read_log(
 
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def load_conversations(folder: Path) -> pl.DataFrame:
-    """Return the conversations that `read_log` wrote, without their texts."""
-    return pl.read_parquet(folder / CONVERSATIONS)
 
 
 def _parse_batch(

@@ -79,7 +79,7 @@ def link_conversations(
     """Link a log's conversations to retry chains.
 
     Args:
-        log: from `load_conversations`: user, text, arrival, ended and row are used.
+        log: the `CONVERSATIONS` of `read_log`: user, text, arrival, ended and row are used.
         embeddings: [texts, d] embeddings of the distinct first prompts; None if the threshold is 1.
         rule: defines a retrial.
 

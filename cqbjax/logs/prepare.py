@@ -13,23 +13,14 @@ import numpy as np
 import polars as pl
 from rich.progress import Progress
 
+from cqbjax.core import files
 from cqbjax.core.code import digest
-from cqbjax.core.files import (
-    ARRAY,
-    ARRAYS,
-    hash_parts,
-    load_or_compute,
-    read,
-    sha256,
-    write,
-    write_atomic,
-)
 from cqbjax.core.labels import GENERATED, PAPER, USER_DATA, command
 from cqbjax.datasets import cache
-from cqbjax.datasets.cache import EMBEDDINGS, PreparedEntry
+from cqbjax.datasets.cache import EMBEDDINGS
 from cqbjax.datasets.embeddings import embed, load_encoder, model_identity, read_embeddings
 from cqbjax.datasets.fetch import VerifiedFiles, fetch
-from cqbjax.datasets.prepare import Embed
+from cqbjax.datasets.prepare import PreparedEntry, build_entry
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame
 from cqbjax.datasets.times import JUMP
 from cqbjax.logs import conversations, linking, shards
@@ -47,7 +38,7 @@ ENCODER = "sentence-transformers/paraphrase-multilingual-mpnet-base-v2"
 NONE = "none"  # in place of an encoder: no prompt is embedded
 TRUTH = "truth.parquet"  # ground truth of generated shards
 FORMAT = "4"  # raise when the same files would give other conversations
-MAPPED = ARRAY._replace(load=functools.partial(np.load, mmap_mode="r"))
+MAPPED = files.ARRAY._replace(load=functools.partial(np.load, mmap_mode="r"))
 
 
 class Log(NamedTuple):
@@ -84,7 +75,7 @@ class Log(NamedTuple):
 def prepare(
     data_dir: Path, source: Path | None = None, model: str = MODEL, encoder: str = ENCODER,
     tokens: str = "bytes", revision: str | None = None, batch_size: int = 32, progress: bool = True,
-    embedder: tuple[str, Embed] | None = None, embeddings: Path | None = None,
+    embeddings: Path | None = None,
 ) -> PreparedEntry:  # fmt: skip
     """Build a log's entry in `data_dir/cache`, unless it is there.
 
@@ -98,10 +89,8 @@ def prepare(
         revision: the hub's commit; None is the newest, or the recorded one.
         batch_size: prompts per forward pass.
         progress: draw progress bars.
-        embedder: replaces the encoder: a name, which is part of the cache key, and a function
-            prompts [P] -> [P, d].
-        embeddings: a file in place of both: an `.npy` of [R, d], row for row with all rows of the
-            shards, those of other models too; or a Parquet file with `conversation_hash` and
+        embeddings: a file in place of the encoder: an `.npy` of [R, d], row for row with all rows
+            of the shards, those of other models too; or a Parquet file with `conversation_hash` and
             `embedding`, in any order.
 
     Returns:
@@ -111,7 +100,7 @@ def prepare(
         ValueError: one sentence: the files, the model or the encoder is invalid.
     """
     counter = conversations.find_token_counter(tokens)
-    identity, label = _identify_encoder(encoder, embedder, embeddings)
+    identity, label = _identify_encoder(encoder, embeddings)
     got = fetch(
         NAME, data_dir, source, (REPOSITORY, FILES[:1], None), revision,
         functools.partial(_list_shards, model=model),
@@ -119,14 +108,9 @@ def prepare(
     origin = _find_origin(got)
 
     def write_files(folder: Path) -> dict[str, Any]:
-        encode = embedder[1] if embedder else None
-        if encode is None and embeddings is None and encoder != NONE:
-            # Loaded before hours of reading, so that a missing encoder is an error now.
-            loaded = load_encoder(encoder, batch_size)
-            encode = functools.partial(
-                embed, cache_dir=cache.cache_folder(data_dir) / "embeddings", model=encoder,
-                batch_size=batch_size, progress=progress, load=lambda *_: loaded,
-            )  # fmt: skip
+        encodes = embeddings is None and encoder != NONE
+        # Loaded before hours of reading, so that a missing encoder is an error now.
+        loaded: Any = load_encoder(encoder, batch_size) if encodes else None
         rows = shards.count_rows(got.files)
         with Progress(disable=not progress) as bar:
             advance = functools.partial(
@@ -135,50 +119,52 @@ def prepare(
             counts = conversations.read_log(got.files, model, folder, counter, advance)
         vectors = None
         if embeddings is not None:
-            frame = conversations.load_conversations(folder)
+            frame = pl.read_parquet(folder / conversations.CONVERSATIONS)
             firsts = frame.group_by("text").agg(pl.col("row").first()).sort("text")
             vectors = _scale_to_unit(read_embeddings(
                 embeddings, rows, "the log has {} conversations", firsts["row"].to_numpy(),
                 lambda: shards.read_ids(got.files), shards.ID,
             ))  # fmt: skip
-        elif encode is not None:
-            vectors = encode(tuple(pl.read_parquet(folder / TEXTS)["text"]))
+        elif encodes:
+            vectors = embed(
+                tuple(pl.read_parquet(folder / TEXTS)["text"]),
+                cache_dir=data_dir / cache.CACHE / "embeddings", model=encoder,
+                batch_size=batch_size, progress=progress, load=lambda *_: loaded,
+            )  # fmt: skip
         if vectors is not None:
-            write(folder / EMBEDDINGS, ARRAY, np.asarray(vectors).astype(np.float16, copy=False))
+            files.write(
+                folder / EMBEDDINGS, files.ARRAY, np.asarray(vectors).astype(np.float16, copy=False)
+            )
         if origin["provenance"] == GENERATED and (truth := got.root / TRUTH).is_file():
             if len(read_frame(truth)) != counts.rows:
                 raise LogError(
                     f"{truth}: must have a row for each of the {counts.rows:,} of the log."
                 )
-            write_atomic(folder / TRUTH, truth.read_bytes())
+            files.write_atomic(folder / TRUTH, truth.read_bytes())
         return {
             **origin, "model": model, "encoder": label, "tokens": tokens,
             "counts": counts._asdict(),
         }  # fmt: skip
 
-    depends_on = (FORMAT, NAME, model, tokens, identity, *origin.values(), *got.contents)
-    outcome = cache.build_entry(data_dir, NAME, depends_on, got.revision, write_files)
-    got.write_record()
-    return outcome
+    depends_on = (FORMAT, NAME, model, tokens, identity, *origin.values())
+    return build_entry(data_dir, NAME, depends_on, got, write_files)
 
 
 def _list_shards(path: Path, model: str) -> list[Path]:
     """Return the shards of a source, itself or the Parquet files of a folder, checked."""
-    files = [path] if path.is_file() else []
-    if path.is_dir():
-        files = sorted({file for pattern in FILES for file in path.glob(pattern) if file.is_file()})
-        files = files or sorted(file for file in path.glob("*.parquet") if file.name != TRUTH)
-        if not files:
-            raise LogError(f"{path}: no shard there, neither data/train-* nor *.parquet.")
-    if not files:
+    if not path.exists():
         raise LogError(f"{path}: no such file or folder.")
-    shards.check_shards(files, model)
-    return files
+    found = [path]
+    if path.is_dir():
+        found = sorted({file for pattern in FILES for file in path.glob(pattern) if file.is_file()})
+        found = found or sorted(file for file in path.glob("*.parquet") if file.name != TRUTH)
+        if not found:
+            raise LogError(f"{path}: no shard there, neither data/train-* nor *.parquet.")
+    shards.check_shards(found, model)
+    return found
 
 
-def _identify_encoder(
-    encoder: str, embedder: tuple[str, Embed] | None, embeddings: Path | None
-) -> tuple[str, str]:
+def _identify_encoder(encoder: str, embeddings: Path | None) -> tuple[str, str]:
     """Return the cache key and the label of the encoder, or of what replaces it.
 
     Raises:
@@ -187,9 +173,7 @@ def _identify_encoder(
     if embeddings is not None:
         if not embeddings.is_file():
             raise LogError(f"embeddings={embeddings}: no such file.")
-        return f"embeddings {sha256(embeddings)}", f"own embeddings, {embeddings.name}"
-    if embedder is not None:
-        return f"given {embedder[0]}", embedder[0]
+        return f"embeddings {files.sha256(embeddings)}", f"own embeddings, {embeddings.name}"
     identity = model_identity(encoder)
     # Of a local folder the label has the name and its content.
     return identity, encoder if identity == encoder else f"{Path(encoder).name} {identity[:12]}"
@@ -233,7 +217,7 @@ def load_log(data_dir: Path) -> Log:
     folder, meta = entry.folder, dict(entry.meta)
     if "counts" not in meta:
         raise LogError(f"{folder}: was prepared by an older version: prepare it again.")
-    frame = conversations.load_conversations(folder)
+    frame = pl.read_parquet(folder / conversations.CONVERSATIONS)
     if (truth := folder / TRUTH).is_file():
         known = read_frame(truth)
         check_columns(known.columns, ("row", "satisfaction"), truth)
@@ -241,7 +225,7 @@ def load_log(data_dir: Path) -> Log:
         frame = frame.join(known, on="row", how="left", maintain_order="left")
     # Mapped: linked chains and projected prompts are cached and need no embeddings.
     embedded = (folder / EMBEDDINGS).is_file()
-    vectors = np.asarray(read(folder / EMBEDDINGS, MAPPED)) if embedded else None
+    vectors = np.asarray(files.read(folder / EMBEDDINGS, MAPPED)) if embedded else None
     counts = RowCounts(**meta.pop("counts"))
     return Log(frame, vectors, counts=counts, folder=folder, digest=entry.key, **meta)
 
@@ -284,11 +268,12 @@ def describe(log: Log, chains: Chains, rule: LinkingRule) -> list[str]:
 
 def link(log: Log, rule: LinkingRule) -> Chains:
     """Link a prepared log's conversations (`link_conversations`), once for each rule."""
-    rule.check()
-    key = hash_parts(repr(rule), digest([linking.__name__]))
+    key = files.hash_parts(repr(rule), digest([linking.__name__]))
     file = log.folder / "chains" / f"{key}.npz"
-    arrays = load_or_compute(
-        file, lambda: linking.link_conversations(log.frame, log.embeddings, rule)._asdict(), ARRAYS
+    arrays = files.load_or_compute(
+        file,
+        lambda: linking.link_conversations(log.frame, log.embeddings, rule)._asdict(),
+        files.ARRAYS,
     )
     counts = (int(arrays[name]) for name in Chains._fields[2:])
     return Chains(arrays["members"], arrays["first"], *counts)

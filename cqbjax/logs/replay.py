@@ -6,8 +6,7 @@ conversation, or departs if it was the last one. There is one server, so that sc
 decision.
 """
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +77,6 @@ class ReplaySource:
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the chains served per round: one over the mean length of those that arrive."""
-        del seeds, arrival_rate, K
         return float(np.asarray(self.counts).sum() / max(1.0, self._count_conversations()))
 
     @property
@@ -87,22 +85,16 @@ class ReplaySource:
         return self._count_conversations() / self.counts.size
 
     def _count_conversations(self) -> float:
-        left, slots = np.asarray(self.left), np.arange(self.roots.shape[-1])
-        return float(sum(left[roots[slots < each[:, None]]].sum() for roots, each in self._runs()))
+        slots, counts = np.arange(self.roots.shape[-1]), np.asarray(self.counts)
+        arriving = np.asarray(self.roots)[slots < counts[..., None]]
+        return float(np.asarray(self.left)[arriving].sum(dtype=float))
 
     @property
     def first_equal_run(self) -> list[int]:
         """For each run the first one with the same chains in the same rounds, [S]."""
-        drawn = [np.concatenate([np.ravel(a), b]).tobytes() for a, b in self._runs()]
+        roots, counts = np.asarray(self.roots), np.asarray(self.counts)
+        drawn = [np.append(run, each).tobytes() for run, each in zip(roots, counts, strict=True)]
         return [drawn.index(run) for run in drawn]
-
-    def take_first_run(self) -> "ReplaySource":
-        """Return the first run alone."""
-        arrays = {name: getattr(self, name)[:1] for name in ("seeds", "roots", "counts")}
-        return dataclasses.replace(self, **arrays)
-
-    def _runs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return zip(np.asarray(self.roots), np.asarray(self.counts), strict=True)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Return the log's rows, and the run's arrivals.

@@ -18,8 +18,7 @@ Each module imports only those before it::
     projection                  the head: network, training, file, and each seed's head
     priors                      ACQB's prior from logs
     policies                    the policies of a configuration, and their training
-    value                       routers evaluated without a queue
-    value_tables                tables of these values
+    value                       routers evaluated without a queue: the value of contexts
 """
 
 from typing import TYPE_CHECKING

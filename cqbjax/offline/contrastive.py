@@ -5,12 +5,14 @@ function is pure and of fixed shape, so that it can be jitted, differentiated an
 """
 
 import dataclasses
-import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from cqbjax.core.pytree import static
 
 # Below this squared length a centred utility vector is the rounding error of a flat one.
 FLAT_SQUARED_NORM = 1e-12
@@ -20,14 +22,7 @@ INITS = ("mirror", "random")
 OPTIMISERS = ("adamw", "sgd")
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["temperature", "iota_pos", "iota_neg", "learning_rate", "weight_decay"],
-    meta_fields=[
-        "negatives", "prompts_per_model", "prompts_per_epoch", "epochs",
-        "hidden", "outputs", "init", "normalise", "optimiser",
-    ],
-)  # fmt: skip
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ContrastiveConfig:
     """Settings of the contrastive head; floats are traced (sweepable), the rest is static.
@@ -61,15 +56,15 @@ class ContrastiveConfig:
     temperature: float = 0.07
     learning_rate: float = 3e-4
     weight_decay: float = 0.0
-    negatives: int = 64
-    prompts_per_model: int = 5
-    prompts_per_epoch: int | None = None
-    epochs: int = 10
-    hidden: int = 384
-    outputs: int = 384
-    init: str = "random"
-    normalise: str = "both"
-    optimiser: str = "adamw"
+    negatives: int = static(default=64)
+    prompts_per_model: int = static(default=5)
+    prompts_per_epoch: int | None = static(default=None)
+    epochs: int = static(default=10)
+    hidden: int = static(default=384)
+    outputs: int = static(default=384)
+    init: str = static(default="random")
+    normalise: str = static(default="both")
+    optimiser: str = static(default="adamw")
 
     def __post_init__(self) -> None:
         """Check plain numbers: under a JAX transformation the floats are tracers."""
@@ -80,23 +75,21 @@ class ContrastiveConfig:
                 raise ValueError(
                     f"contrastive {name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}."
                 )
-        for name in ("negatives", "prompts_per_model", "epochs", "hidden", "outputs"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"contrastive {name} is {value}; it must be a whole number >= 1.")
-        few = self.prompts_per_epoch
-        if few is not None and (not isinstance(few, int) or few < 3):
-            raise ValueError(
-                f"contrastive prompts_per_epoch is {self.prompts_per_epoch}; a prompt, its "
-                "positive and a negative need at least 3."
-            )
-        for name in ("temperature", "learning_rate", "weight_decay", "iota_pos", "iota_neg"):
-            if isinstance(getattr(self, name), str | None):
-                raise ValueError(f"contrastive {name} is {getattr(self, name)}; give a number.")
-        for name in ("temperature", "learning_rate"):
-            value = getattr(self, name)
-            if isinstance(value, float | int) and not value > 0:
-                raise ValueError(f"contrastive {name} is {value}; it must be above 0.")
+        rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+            ("negatives prompts_per_model epochs hidden outputs",
+             lambda value: isinstance(value, int) and value >= 1, "it must be a whole number >= 1"),
+            ("prompts_per_epoch",
+             lambda value: value is None or (isinstance(value, int) and value >= 3),
+             "a prompt, its positive and a negative need at least 3"),
+            ("temperature learning_rate weight_decay iota_pos iota_neg",
+             lambda value: not isinstance(value, str | None), "give a number"),
+            ("temperature learning_rate",
+             lambda value: not isinstance(value, float | int) or value > 0, "it must be above 0"),
+        )  # fmt: skip
+        for names, valid, rule in rules:
+            for name in names.split():
+                if not valid(value := getattr(self, name)):
+                    raise ValueError(f"contrastive {name} is {value}; {rule}.")
         thresholds = (self.iota_pos, self.iota_neg)
         if all(isinstance(value, float | int) for value in thresholds) and not (
             -1 <= self.iota_neg <= self.iota_pos < 1
@@ -197,12 +190,6 @@ def utility_cosine(utilities: Array) -> Array:
     unit = centred * jax.lax.rsqrt(jnp.maximum(squared, FLAT_SQUARED_NORM))
     unit = jnp.where(squared > FLAT_SQUARED_NORM, unit, 0.0)
     return jnp.matmul(unit, unit.T, precision=jax.lax.Precision.HIGHEST)
-
-
-def has_preference(utilities: Array) -> Array:
-    """Return which rows [n] have servers of different utility; the others have no cosine."""
-    centred = utilities - jnp.mean(utilities, axis=1, keepdims=True)
-    return jnp.sum(centred**2, axis=1) > FLAT_SQUARED_NORM
 
 
 def select_pairs(

@@ -11,27 +11,16 @@ import importlib.metadata
 import pathlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import threadpoolctl
 
+from cqbjax.core import files
 from cqbjax.core.code import digest
-from cqbjax.core.files import (
-    ARRAY,
-    JSON,
-    FileFormat,
-    arrays_digest,
-    check_writable,
-    hash_parts,
-    load_or_compute_all,
-    user_cache,
-)
+from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
 from cqbjax.offline.routers.base import OfflineSplit, Router, is_on_departures
-
-if TYPE_CHECKING:  # the content of a dataset determines a fit, the code that reads it does not
-    from cqbjax.datasets import DatasetSource
 
 # Libraries whose versions are part of a fit's cache key.
 LIBRARIES = ("scikit-learn", "scipy", "jax", "optax", "numpy")
@@ -48,7 +37,7 @@ class FitData(NamedTuple):
         progress: reports the fits.
     """
 
-    source: "DatasetSource"
+    source: DatasetSource
     embeddings: np.ndarray
     rho: float
     folder: pathlib.Path
@@ -62,24 +51,22 @@ class FitData(NamedTuple):
             source.probabilities[rows],
         )  # fmt: skip
 
-    def path(
-        self, seed: int, form: FileFormat, module: str, settings: Sequence[Any]
-    ) -> pathlib.Path:
+    def path(self, seed: int, form: files.FileFormat, settings: Sequence[Any]) -> pathlib.Path:
         """Return the file of a fit, named by data, split, settings, code and library versions.
 
         Args:
             seed: seed of the fit, and of the split that it learns from.
             form: format of the file.
-            module: makes the fit; its code counts, and that of the settings' classes.
-            settings: everything else that determines the fit, by its `repr`.
+            settings: everything else that determines the fit, by its `repr`; the code of their
+                classes counts.
         """
-        code = digest(["cqbjax.core", "cqbjax.datasets", module], *settings)
+        code = digest(["cqbjax.core", "cqbjax.datasets", __name__], *settings)
         parts = (*_library_versions(), code, self.source.digest, str(seed))
-        split = arrays_digest(self.source.split(seed))
-        return self.folder / f"{hash_parts(*parts, split, *map(repr, settings))}{form.suffix}"
+        split = files.arrays_digest(self.source.split(seed))
+        return self.folder / f"{files.hash_parts(*parts, split, *map(repr, settings))}{form.suffix}"
 
     def fit_or_load(
-        self, label: str, paths: Mapping[int, pathlib.Path], form: FileFormat,
+        self, label: str, paths: Mapping[int, pathlib.Path], form: files.FileFormat,
         fit: Callable[[Sequence[int]], Iterable[Any]], at_once: int = 1,
     ) -> dict[int, Any]:  # fmt: skip
         """Return the fit of each seed, read from its file, fitted first if there is none.
@@ -102,7 +89,7 @@ class FitData(NamedTuple):
                     yield from zip(seeds, list(fit(seeds)), strict=True)
                     done(len(seeds))
 
-        return load_or_compute_all(paths, fit_missing, form)
+        return files.load_or_compute_all(paths, fit_missing, form)
 
 
 @functools.cache
@@ -117,12 +104,12 @@ def cache_folder(cache_dir: str | None) -> pathlib.Path:
         ValueError: `cache_dir` cannot be written.
     """
     if cache_dir is None:
-        return user_cache() / "fits"
-    return check_writable(pathlib.Path(cache_dir), "cache_dir")
+        return files.user_cache() / "fits"
+    return files.check_writable(pathlib.Path(cache_dir), "cache_dir")
 
 
 def make_fit_data(
-    source: "DatasetSource", cache_dir: pathlib.Path, progress: Reporter | None = None
+    source: DatasetSource, cache_dir: pathlib.Path, progress: Reporter | None = None
 ) -> FitData:
     """Return the data of a dataset's fits, which are cached in `cache_dir/<dataset>/`."""
     folder = cache_dir / source.dataset
@@ -153,26 +140,6 @@ def merge_warnings(seeds: int) -> Iterator[None]:
         warnings.warn(f"{message} ({count} of {seeds} seeds)", category, stacklevel=3)
 
 
-def predict_pools(
-    label: str, router: Router, data: FitData, seeds: Sequence[int], tuning_seed: int | None
-) -> list[np.ndarray]:
-    """Tune and fit a router for each seed, and predict the utilities [I, N] of its pool.
-
-    Args:
-        label: label of the policy, for the progress bar.
-        router: settings.
-        data: from `make_fit_data`.
-        seeds: [S] seeds of the runs.
-        tuning_seed: seed whose offline split chooses the hyper-parameters; None: each seed's own.
-    """
-    with merge_warnings(len(seeds)):
-        if tuning_seed is None:
-            routers = tune_routers(router, data, seeds)
-        else:
-            routers = dict.fromkeys(seeds, tune_router(router, data, tuning_seed))
-        return list(predict_utilities(routers, data, label).values())
-
-
 def predict_utilities(
     routers: Mapping[int, Router], data: FitData, label: str = ""
 ) -> dict[int, np.ndarray]:
@@ -193,10 +160,10 @@ def predict_utilities(
             yield np.asarray(predicted, np.float32)
 
     paths = {
-        seed: data.path(seed, ARRAY, __name__, _fit_settings(router, data))
+        seed: data.path(seed, files.ARRAY, _fit_settings(router, data))
         for seed, router in routers.items()
     }
-    return data.fit_or_load(f"fitting {label}", paths, ARRAY, fit)
+    return data.fit_or_load(f"fitting {label}", paths, files.ARRAY, fit)
 
 
 def tune_routers(router: Router, data: FitData, seeds: Sequence[int]) -> dict[int, Router]:
@@ -210,8 +177,8 @@ def tune_routers(router: Router, data: FitData, seeds: Sequence[int]) -> dict[in
             yield dataclasses.asdict(tuned)
 
     settings = ("tuned", *_fit_settings(router, data))
-    paths = {seed: data.path(seed, JSON, __name__, settings) for seed in seeds}
-    tuned = data.fit_or_load(f"tuning {type(router).__name__}", paths, JSON, tune)
+    paths = {seed: data.path(seed, files.JSON, settings) for seed in seeds}
+    tuned = data.fit_or_load(f"tuning {type(router).__name__}", paths, files.JSON, tune)
     return {
         seed: type(router)(**{key: _to_tuple(value) for key, value in fields.items()})
         for seed, fields in tuned.items()

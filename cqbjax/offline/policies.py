@@ -18,17 +18,12 @@ from cqbjax.core.types import Policy, Problem
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import PerSeed
+from cqbjax.offline import fits
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import FitData, make_fit_data, predict_pools
+from cqbjax.offline.fits import FitData
 from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
-from cqbjax.policies import (
-    Acqb,
-    ContextWrapper,
-    ForcedExploration,
-    ReplacedContexts,
-    RouterPolicy,
-)  # fmt: skip
+from cqbjax.policies import Acqb, ContextWrapper, ForcedExploration, ReplacedContexts, RouterPolicy
 from cqbjax.policies.exploration import Exploration
 from cqbjax.policies.retries import RecallBy, Retry, check_precision
 
@@ -74,7 +69,13 @@ class TrainedRouter:
         self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
     ) -> list[np.ndarray]:
         """Return each seed's predicted utilities [I, N] of its pool."""
-        return predict_pools(label, self.router, data, seeds, tuning_seed)
+        with fits.merge_warnings(len(seeds)):
+            if tuning_seed is None:
+                routers = fits.tune_routers(self.router, data, seeds)
+            else:
+                tuned = fits.tune_router(self.router, data, tuning_seed)
+                routers = dict.fromkeys(seeds, tuned)
+            return list(fits.predict_utilities(routers, data, label).values())
 
     def make_policy(self, utilities: np.ndarray) -> Policy:
         """Return one seed's policy from predicted utilities [I, N] of its pool."""
@@ -211,12 +212,12 @@ def train_policies(
     Raises:
         ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
     """
-    data, seeds = make_fit_data(source, cache_dir, progress), [int(seed) for seed in seeds]
+    data, seeds = fits.make_fit_data(source, cache_dir, progress), [int(seed) for seed in seeds]
     trained: dict[str, Policy | PerSeed] = {}
     for label, policy in policies.items():
         if isinstance(policy, OfflinePolicy):
-            fits = policy.fit(label, data, seeds, tuning_seed)
-            trained[label] = PerSeed([policy.make_policy(each) for each in fits])  # type: ignore[arg-type]
+            fitted = policy.fit(label, data, seeds, tuning_seed)
+            trained[label] = PerSeed([policy.make_policy(each) for each in fitted])  # type: ignore[arg-type]
         else:
             trained[label] = policy
     return trained

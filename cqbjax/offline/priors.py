@@ -107,6 +107,6 @@ def fit_priors(
             yield {name: part.astype(np.float32) for name, part in prior._asdict().items()}
 
     depends_on = (settings, data.rho, source.departure_digest)
-    paths = {seed: data.path(seed, ARRAYS, __name__, depends_on) for seed in seeds}
+    paths = {seed: data.path(seed, ARRAYS, depends_on) for seed in seeds}
     priors = data.fit_or_load(f"fitting {label}", paths, ARRAYS, fit)
     return [Prior(**arrays) for arrays in priors.values()]

@@ -17,17 +17,8 @@ from jax import Array
 from cqbjax.core import rng
 from cqbjax.core.files import ARRAYS
 from cqbjax.datasets import raw_utility
-from cqbjax.offline.contrastive import (
-    ContrastiveConfig,
-    Pairs,
-    draw_balanced_sample,
-    draw_minibatch,
-    has_preference,
-    info_nce,
-    normalise,
-    select_pairs,
-    utility_cosine,
-)
+from cqbjax.offline import contrastive
+from cqbjax.offline.contrastive import ContrastiveConfig, Pairs, normalise
 from cqbjax.offline.fits import FitData
 
 Params = dict[str, Array]
@@ -35,13 +26,6 @@ Params = dict[str, Array]
 HIDDEN_KEY, OUTPUT_KEY = 0xB785D8D3, 0xA3840AA7
 # Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
 HEADS_AT_ONCE = 20
-
-
-class Head(NamedTuple):
-    """Trained parameters (of one head, or stacked over seeds) and their settings."""
-
-    params: Params
-    config: ContrastiveConfig
 
 
 class History(NamedTuple):
@@ -138,12 +122,16 @@ def fit(
         ValueError: If "mirror" does not fit the dimension.
     """
     key_sample, key_init, key_epochs = jax.random.split(key, 3)
-    sample = draw_balanced_sample(key_sample, utilities, config.prompts_per_model, available)
+    sample = contrastive.draw_balanced_sample(
+        key_sample, utilities, config.prompts_per_model, available
+    )
     # Padded slots point at rows of other seeds, which may be missing (nan): set to 0.
     real = sample.mask[:, None]
     x = jnp.where(real, embeddings[sample.rows].astype(jnp.float32), 0.0)
     u = jnp.where(real, utilities[sample.rows], 0.0)
-    mask, cosine = sample.mask & has_preference(u), utility_cosine(u)
+    cosine = contrastive.utility_cosine(u)
+    # A row without a preference has cosine 0 with itself; its servers are equally good.
+    mask = sample.mask & (jnp.diagonal(cosine) > 0)
     if config.optimiser == "adamw":
         optimiser = optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
     else:
@@ -154,12 +142,12 @@ def fit(
     def total_loss(params: Params, x: Array, pairs: Pairs) -> Array:
         z = _apply(params, x)
         z = z if config.normalise == "none" else normalise(z)
-        return jnp.sum(info_nce(z, pairs, config.temperature))
+        return jnp.sum(contrastive.info_nce(z, pairs, config.temperature))
 
     def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], History]:
         params, state = carry
-        slots, valid = draw_minibatch(key, mask, config.prompts_per_epoch)
-        pairs = select_pairs(
+        slots, valid = contrastive.draw_minibatch(key, mask, config.prompts_per_epoch)
+        pairs = contrastive.select_pairs(
             cosine[slots[:, None], slots[None, :]],
             config.iota_pos, config.iota_neg, config.negatives, valid,
         )  # fmt: skip
@@ -218,7 +206,7 @@ def fit_heads(
 
 def train_heads(
     config: ContrastiveConfig, data: FitData, seeds: Sequence[int], label: str = "acqb_cl"
-) -> dict[int, Head]:
+) -> dict[int, Params]:
     """Train each seed's head on its offline split, or load it from the cache.
 
     Args:
@@ -231,7 +219,7 @@ def train_heads(
         ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
     """
     source, settings = data.source, (config, data.rho)
-    paths = {seed: data.path(seed, ARRAYS, __name__, settings) for seed in seeds}
+    paths = {seed: data.path(seed, ARRAYS, settings) for seed in seeds}
     paths = {seed: path.with_name(f"head_{seed}_{path.name}") for seed, path in paths.items()}
 
     def fit_seeds(seeds: Sequence[int]) -> Iterator[Params]:
@@ -245,8 +233,7 @@ def train_heads(
         for i in range(len(seeds)):
             yield {name: leaf[i] for name, leaf in stacked.items()}
 
-    fitted = data.fit_or_load(f"fitting {label}", paths, ARRAYS, fit_seeds, HEADS_AT_ONCE)
-    return {seed: Head(params, config) for seed, params in fitted.items()}
+    return data.fit_or_load(f"fitting {label}", paths, ARRAYS, fit_seeds, HEADS_AT_ONCE)
 
 
 def project_rows(
@@ -255,6 +242,6 @@ def project_rows(
     """Return each seed's contexts [rows, e] of some prompts by its head, as `train_heads`."""
     heads = train_heads(config, data, list(rows), label)
     return {
-        seed: np.asarray(project(head.params, data.embeddings[rows[seed]], head.config))
-        for seed, head in heads.items()
+        seed: np.asarray(project(params, data.embeddings[rows[seed]], config))
+        for seed, params in heads.items()
     }

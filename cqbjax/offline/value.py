@@ -1,109 +1,71 @@
-"""Routers evaluated without a queue: the value of their routing.
+"""Routers evaluated without a queue: the value of their routing, and of contexts.
 
 Every number belongs to a seed: a fit on its offline split is evaluated on its own pool.
-`value_tables.py` makes tables of these numbers.
 """
 
+import collections
 import dataclasses
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import polars as pl
 import xarray as xr
 
 from cqbjax.datasets import DatasetSource, Split, raw_utility
-from cqbjax.engine.progress import Reporter
 from cqbjax.offline import fits
-from cqbjax.offline.fits import FitData
-from cqbjax.offline.routers import KNN, Router
+from cqbjax.offline.routers import KNN, Logistic, Router
 from cqbjax.offline.routers.knn import TIED
+from cqbjax.results.summaries import ROUNDING, mean_ci
 
-# A seed that no reported study uses, for tuning once; compared with tuning on each seed's split.
-ONE_SEED = 1_000_000
-# Other ways to choose k, beside the tuned KNN, so that a weak KNN would be noticed.
-OTHER_KNN: dict[str, Router] = {
-    "KNN, k by error": KNN(criterion="error"),
-    "KNN, k = 5": KNN(grid=(5,)),
-    "KNN, k = 40": KNN(grid=(40,)),
-}
 BASELINES = ORACLE, BEST_FIXED, FALLBACK, RANDOM = (
     "oracle", "best fixed on the pool", "best fixed, then another", "random LLM",
 )  # fmt: skip
-# Prefixes of the variables: tuned as in a study, tuned once for all seeds, trained without cost.
-PREFIXES = ("", "once_", "blind_")
 AVERAGES = "departure", "within_two", "utility"
-NUMBERS = tuple(f"{prefix}{name}" for prefix in PREFIXES for name in AVERAGES)
-WORDS = tuple(f"{prefix}chosen" for prefix in PREFIXES)
+# Of a card: its routers, its seeds, and the most offline prompts, which bound its time.
+CARD_ROUTERS: dict[str, Router] = {"knn": KNN(), "logistic": Logistic(ridges=(1.0,))}
+CARD_SEEDS, CARD_PROMPTS = range(5), 4000
 
 
-def evaluate_routers(
-    source: DatasetSource, routers: Mapping[str, Router], seeds: Sequence[int],
-    cache_dir: pathlib.Path, one_seed: int = ONE_SEED, progress: Reporter | None = None,
-    prefixes: Collection[str] = PREFIXES,
-) -> xr.Dataset:  # fmt: skip
-    """Evaluate each router on each seed's pool, beside routing that trains nothing.
+def context_card(source: DatasetSource, cache_dir: pathlib.Path) -> pl.DataFrame:
+    """Return what contexts are worth on a dataset: routers beside routing that ignores contexts.
 
     Args:
         source: the dataset.
-        routers: label -> router.
-        seeds: [S] seeds of the pools.
         cache_dir: folder of cached fits.
-        one_seed: seed on whose offline split hyper-parameters are chosen once for all seeds.
-        progress: reports the fits.
-        prefixes: those of `PREFIXES` to evaluate.
 
     Returns:
-        Variables over policy and seed, which are those of `average_served`; `chosen`, the
-        hyper-parameters chosen on the seed's own split; `once_...`, the same with hyper-parameters
-        chosen once; and `blind_...`, the same for the router trained without the cost, with the
-        hyper-parameters `chosen`. They are NaN, or an empty text, if a router has nothing to choose
-        or to train.
+        By policy the means over seeds, each with its 95% interval _low and _high: of
+        `average_served` `departure`, as `at_once`, and `within_two`; and `over_fixed`, the
+        departure probability over that of the best fixed server of the pool.
     """
-    progress = progress or Reporter()
+    source = dataclasses.replace(source, offline_size=CARD_PROMPTS)
     data = fits.make_fit_data(source, cache_dir)
-    shape = len(BASELINES) + len(routers), len(seeds)
-    variables = {name: np.full(shape, np.nan) for name in NUMBERS}
-    variables |= {name: np.full(shape, "", object) for name in WORDS}
-    for column, seed in enumerate(seeds):
-        for row, values in enumerate(evaluate_baselines(source, seed).values()):
-            for name, value in values.items():
-                variables[name][row, column] = value
-    with progress.track_steps("fitting routers", len(routers) * len(seeds)) as done:
-        for row, (label, router) in enumerate(routers.items(), len(BASELINES)):
-            for column, seed in enumerate(seeds):
-                ways = _evaluate_ways(label, router, data, seed, one_seed, prefixes)
-                for name, value in ways.items():
-                    variables[name][row, column] = value
-                done(1)
-    coords = {"policy": [*BASELINES, *routers], "seed": list(seeds)}
-    arrays = {name: (("policy", "seed"), values) for name, values in variables.items()}
-    return xr.Dataset(arrays, coords)
+    warnings.filterwarnings("ignore", message=".*of its grid")  # the card shows no choice
+    by_seed: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
+    for seed in CARD_SEEDS:
+        for label, numbers in evaluate_baselines(source, seed).items():
+            by_seed[label].append(numbers)
+        for label, router in CARD_ROUTERS.items():
+            tuned = fits.tune_router(router, data, seed)
+            by_seed[label].append(evaluate_router(tuned, data, seed))
+    best = pl.DataFrame(by_seed[BEST_FIXED])["departure"]
+    rows = [
+        {"policy": label} | average_seeds(pl.DataFrame(each), None if label == BEST_FIXED else best)
+        for label, each in by_seed.items()
+    ]
+    card = pl.DataFrame(rows, infer_schema_length=None).drop(pl.selectors.starts_with("utility"))
+    return card.rename(lambda column: column.replace("departure", "at_once"))
 
 
-def _evaluate_ways(
-    label: str, router: Router, data: FitData, seed: int, one_seed: int, prefixes: Collection[str]
-) -> dict[str, Any]:
-    """Evaluate a router tuned on its split, as in a study, tuned once, and without the cost."""
-
-    def evaluate(prefix: str, router: Router, data: FitData) -> dict[str, Any]:
-        predicted = fits.predict_utilities({seed: router}, data)[seed]
-        first, second = np.argsort(-predicted, axis=1, kind="stable").T[[0, min(1, servers - 1)]]
-        fields = dataclasses.fields(router)  # type: ignore[arg-type]
-        grids = [getattr(router, field.name) for field in fields if field.name.endswith("grid")]
-        # The fixed grids: k, clusters, layers, or CARROT's k of each estimate.
-        chosen = ", ".join(str(grid[0]) for grid in grids if grid)
-        values = {"chosen": chosen} | average_served(source, source.split(seed), first, second)
-        return {prefix + name: value for name, value in values.items()}
-
-    source, tuned = data.source, fits.tune_router(router, data, seed)
-    servers = source.table.num_servers
-    values = evaluate("", tuned, data)
-    if tuned != router and "once_" in prefixes:
-        values |= evaluate("once_", fits.tune_router(router, data, one_seed), data)
-    if label not in OTHER_KNN and "blind_" in prefixes:
-        values |= evaluate("blind_", tuned, data._replace(rho=0.0))
-    return values
+def evaluate_router(router: Router, data: fits.FitData, seed: int) -> dict[str, float]:
+    """Train a tuned router on a seed's offline split, and evaluate it on the seed's pool."""
+    predicted = fits.predict_utilities({seed: router}, data)[seed]
+    order = np.argsort(-predicted, axis=1, kind="stable").T
+    parts = data.source.split(seed)
+    return average_served(data.source, parts, order[0], order[min(1, len(order) - 1)])
 
 
 def evaluate_baselines(source: DatasetSource, seed: int) -> dict[str, dict[str, float]]:
@@ -162,3 +124,28 @@ def average_served(
 def is_largest(values: np.ndarray) -> np.ndarray:
     """Return which values [..., N] are the largest of the last axis, or tie with it."""
     return values >= values.max(axis=-1, keepdims=True) - TIED
+
+
+def average_seeds(served: pl.DataFrame, best: pl.Series | None) -> dict[str, Any]:
+    """Average the columns `AVERAGES` over seeds, with intervals.
+
+    Args:
+        served: a row per seed.
+        best: departure probabilities of the best fixed server, from which the difference
+            `over_fixed` is taken; None: without it.
+    """
+    row: dict[str, Any] = {}
+    for key in AVERAGES:
+        row |= interval_columns(key, served[key])
+    if best is not None:
+        row |= interval_columns("over_fixed", served["departure"] - best)
+    return row
+
+
+def interval_columns(name: str, values: Sequence[float] | np.ndarray | pl.Series) -> dict[str, Any]:
+    """Average over seeds, with Student's t interval; a single seed and equal seeds have none."""
+    cell = mean_ci(xr.DataArray(np.asarray(values, float), dims="seed"))
+    cell = cell.where(cell["high"] - cell["low"] > ROUNDING).assign(mean=cell["mean"])
+    ends = {"": "mean", "_low": "low", "_high": "high"}
+    numbers = {f"{name}{end}": float(cell[part]) for end, part in ends.items()}
+    return {key: None if np.isnan(value) else value for key, value in numbers.items()}

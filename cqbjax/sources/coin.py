@@ -68,8 +68,7 @@ class Coin:
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the service rate of any policy that never idles: 1 / mean of 1 / m_i."""
         chances = np.atleast_1d(np.asarray(self._chances, float))
-        shares = np.ones(len(chances)) if self.shares is None else np.asarray(self.shares, float)
-        return float(1 / np.average(1 / chances, weights=shares))
+        return float(1 / np.average(1 / chances, weights=self.shares))
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the classes of arrivals; each of K servers has the odds m / (1 - m) / K."""

@@ -91,8 +91,6 @@ def _select_accepted(
         fresh = fresh.reshape(-1, *(1,) * len(one))
         return jnp.where(fresh, rows, table), rank[-1], start + blocks, (filled, start)
 
-    def short(carry: Any) -> Array:
-        return carry[1] < last
-
-    drawn = jax.lax.while_loop(short, more, (jnp.zeros((count, *one)), *begin, begin))
+    zeros = jnp.zeros((count, *one))
+    drawn = jax.lax.while_loop(lambda carry: carry[1] < last, more, (zeros, *begin, begin))
     return drawn[0], drawn[3]

@@ -158,7 +158,7 @@ class Synthetic:
         # The first candidates usually suffice; the other seeds draw more.
         blocks = SERVICE_BLOCKS if len(seeds) <= FEW_SEEDS else 1
         score, largest = self._scores(seeds, K, blocks)
-        best = _departs(largest)
+        best = 1.0 / (1.0 + np.exp(-largest))
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
             most = best[worst] - rate
@@ -296,8 +296,3 @@ def _log_odds(probability: float) -> float:
     if probability <= 0.0:
         return -math.inf
     return math.inf if probability >= 1.0 else math.log(probability / (1.0 - probability))
-
-
-def _departs(score: np.ndarray) -> np.ndarray:
-    """Return the departure probability of a best assortment's score."""
-    return 1.0 / (1.0 + np.exp(-score))

@@ -1,6 +1,7 @@
 """Embeddings: the cache by content, resuming, and the real encoder against the given vectors."""
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
@@ -64,7 +65,15 @@ def test_a_killed_run_resumes_with_the_shards_it_has(tmp_path):
 
 
 def test_the_key_is_model_and_prompts_in_order(tmp_path):
-    key = embeddings.embedding_key
+    calls = itertools.count()
+
+    def key(prompts, model="m", side="right"):
+        folder = tmp_path / f"calls/{next(calls)}"
+        embeddings.embed(
+            prompts, folder, model, progress=False, load=Encoder(), truncation_side=side
+        )
+        return [path.name for path in folder.glob("*.npy")][0]
+
     others = [
         key(["a", "b"], "n"),
         key(["b", "a"], "m"),

@@ -22,6 +22,7 @@ from cqbjax import datasets as ds
 from cqbjax import results
 from cqbjax.cli import _compose, prepare_data
 from cqbjax.core import files
+from cqbjax.datasets import embeddings as embeddings_of
 from cqbjax.datasets.embeddings import read_embeddings
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import prices
@@ -48,7 +49,9 @@ def hub(tmp_path, monkeypatch):
 
 
 def run(data_dir, name="sprout", **more):
-    return prepare(name, data_dir, embedder=embedder, progress=False, **more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embeddings_of, "load_encoder", lambda *_: embedder)
+        return prepare(name, data_dir, progress=False, **more)
 
 
 @pytest.mark.slow
@@ -248,20 +251,21 @@ def own_embeddings(count=30, dim=16):
 
 
 @pytest.mark.parametrize("kind", ("float16", "float32", "float64", ">f8"))
-def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(kind, tmp_path):
+def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(
+    kind, tmp_path, monkeypatch
+):
     table_file, file = tmp_path / "table.csv", tmp_path / "own.npy"
     frame, original = own_frame(), own_embeddings().astype(kind)
     frame.write_csv(table_file)
     np.save(file, original)
 
-    def refuse(prompts):
+    def refuse(*_):
         raise AssertionError("the encoder was asked")
 
     def build(file):
-        return prepare(
-            ds.user_table("mine", 0.9, True), tmp_path / "data", table_file, embedder=refuse,
-            embeddings=file,
-        )  # fmt: skip
+        monkeypatch.setattr(embeddings_of, "load_encoder", refuse)
+        entry = ds.user_table("mine", 0.9, True)
+        return prepare(entry, tmp_path / "data", table_file, embeddings=file)
 
     first = build(file)
     table, embeddings = ds.load_dataset("mine", tmp_path / "data")
@@ -284,7 +288,7 @@ def test_embeddings_may_be_zero_and_not_longer_than_can_be_computed_with(tmp_pat
     assert not read_embeddings(file, 30).any()
     original[4] *= 1e30
     np.save(file, original)
-    with pytest.raises(ds.TableError, match=r"own.npy: row 5 has length .*e\+30, and at most 1000"):
+    with pytest.raises(ValueError, match=r"own.npy: row 5 has length .*e\+30, and at most 1000"):
         read_embeddings(file, 30)
 
 
@@ -314,7 +318,7 @@ def test_embeddings_with_ids_are_joined_by_them(tmp_path):
         "column 'embedding' is missing": whole.rename({"embedding": "vector"}),
     }  # fmt: skip
     for message, rows in wrong.items():
-        with pytest.raises(ds.TableError, match=message):
+        with pytest.raises(ValueError, match=message):
             build(rows)
 
 

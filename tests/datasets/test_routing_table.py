@@ -57,19 +57,19 @@ def test_nothing_is_dropped_unasked_and_all_is_counted():
     table = with_cell("performance", 1, 0, np.nan)
     with pytest.raises(ds.TableError, match="is missing"):
         ds.drop_missing(table)
-    remaining, dropped = ds.drop_missing(table, drop_incomplete_prompts=True)
+    remaining, rows = ds.drop_missing(table, drop_incomplete_prompts=True)
     assert remaining.prompt_ids == ("a", "c")
-    assert dropped.rows.tolist() == [0, 2]
+    assert rows.tolist() == [0, 2]
     assert remaining.notes == ("dropped 1 prompts with a missing score",)
     wide = dataclasses.replace(
         table, servers=("m", "n", "o"),
         performance=np.column_stack([table.performance, [0.0, 1.0, 0.5]]),
         cost=np.column_stack([table.cost, np.ones(3)]),
     )  # fmt: skip
-    remaining, dropped = ds.drop_missing(wide, drop_servers_below=0.9, drop_incomplete_prompts=True)
+    remaining, rows = ds.drop_missing(wide, drop_servers_below=0.9, drop_incomplete_prompts=True)
     assert remaining.servers == ("n", "o")
-    assert dropped.servers == (("m", 1),)
-    assert remaining.num_prompts == 3
+    assert remaining.notes == ("dropped server m (1 scores missing)",)
+    assert remaining.num_prompts == 3 and rows.tolist() == [0, 1, 2]
 
 
 # -- utilities --------------------------------------------------------------------------------

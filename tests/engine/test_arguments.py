@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from scipy.special import expit
 from tiers import cases
 
 import cqbjax
@@ -165,7 +166,7 @@ def test_the_seed_that_is_refused_is_that_of_all_its_candidates(number, monkeypa
     monkeypatch.setattr(synthetic, "LEAST_ACCEPTANCE", 0.05)
     source, seeds = Synthetic(num_servers=3, dim=2, slackness=0.0), 5 + np.arange(number)
     score, _ = source._scores(seeds, 1)
-    border = float(synthetic._departs(score.min()))
+    border = float(expit(score.min()))
     source.check(seeds, border - 1e-5, 1)
     with pytest.raises(ValueError, match=rf"contexts of seed {seeds[np.argmin(score)]};"):
         source.check(seeds, border + 1e-5, 1)

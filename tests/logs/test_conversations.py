@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_files import EMBEDDER, SECOND, by_words
+from log_files import SECOND, by_words, prepare_log
 
 from cqbjax.logs import conversations, linking, prepare, shards
 from cqbjax.logs import replay as replaying
@@ -33,7 +33,7 @@ def read(tmp_path, rows, size=2):
     counts = conversations.read_log([file], MODEL, tmp_path / "out", size=size)
     return (
         counts,
-        conversations.load_conversations(tmp_path / "out"),
+        pl.read_parquet(tmp_path / "out" / conversations.CONVERSATIONS),
         pl.read_parquet(tmp_path / "out" / "texts.parquet")["text"].to_list(),
     )
 
@@ -179,7 +179,7 @@ def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
         content.replace(b"broken X", b"broken \xff").replace(b"broken Y", b"broken \xfe")
     )
     counts = conversations.read_log([file], MODEL, tmp_path / "out")
-    log = conversations.load_conversations(tmp_path / "out")
+    log = pl.read_parquet(tmp_path / "out" / conversations.CONVERSATIONS)
     assert (counts.used, counts.repaired, counts.texts) == (4, 3, 3)
     assert log["text"].to_list() == [0, 1, 2, 1]
     assert (
@@ -211,7 +211,7 @@ def test_a_field_of_another_type_is_one_sentence(tmp_path, name, kind, value, me
     table = pa.Table.from_pylist([row(conversation=made)], retyped(name, kind))
     pq.write_table(table, file)
     with pytest.raises(LogError, match=message) as refusal:
-        prepare.prepare(tmp_path, file, embedder=EMBEDDER)
+        prepare_log(tmp_path, file)
     assert "\n" not in str(refusal.value)
 
 
@@ -236,7 +236,7 @@ def test_timestamps_may_be_times_or_text(tmp_path, zone):
     file = tmp_path / "train-0.parquet"
     pq.write_table(pa.Table.from_pylist(whole, retyped("timestamp", kind)), file)
     conversations.read_log([file], MODEL, tmp_path / "out")
-    arrival = conversations.load_conversations(tmp_path / "out")["arrival"].to_numpy()
+    arrival = pl.read_parquet(tmp_path / "out" / conversations.CONVERSATIONS)["arrival"].to_numpy()
     np.testing.assert_allclose((arrival - BEGIN) / SECOND, [0, 50], atol=1e-3)
 
 
@@ -252,16 +252,16 @@ def test_a_missing_column_or_field_is_named_with_those_there_are(tmp_path):
         generated_log.write_shard(file, [row()])
         pq.write_table(pq.read_table(file).drop_columns([column]), file)
         with pytest.raises(LogError, match=f"lacks column '{column}', it has conversation_hash"):
-            prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
+            prepare_log(tmp_path, file)
     for name in shards.TURN_FIELDS:
         made = [{k: v for k, v in turn.items() if k != name} for turn in row()["conversation"]]
         table = pa.Table.from_pylist([{**row(), "conversation": made}])
         pq.write_table(table, file)
         with pytest.raises(LogError, match=f"turns of conversation lack '{name}', they have"):
-            prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
+            prepare_log(tmp_path, file)
     pq.write_table(pa.Table.from_pylist([{**row(), "conversation": "text"}]), file)
     with pytest.raises(LogError, match="conversation must be a list of structs, it is string"):
-        prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
+        prepare_log(tmp_path, file)
 
 
 def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_path):
@@ -275,13 +275,13 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
     (tmp_path / "empty").mkdir()
     for source, message in cases.items():
         with pytest.raises(LogError, match=message) as refusal:
-            prepare.prepare(tmp_path / "data", source, embedder=EMBEDDER)
+            prepare_log(tmp_path / "data", source)
         assert "\n" not in str(refusal.value)
     generated_log.write_shard(wrong, [row()])
     whole = wrong.read_bytes()
     wrong.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LogError, match="not a Parquet file, or cut short"):
-        prepare.prepare(tmp_path / "data", wrong, embedder=EMBEDDER)
+        prepare_log(tmp_path / "data", wrong)
     assert not list((tmp_path / "data").rglob("*.parquet"))
 
 
@@ -289,7 +289,7 @@ def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row(), row(), row(model="gpt-4-0314")])
     with pytest.raises(LogError) as refusal:
-        prepare.prepare(tmp_path, file, model="gpt-5", embedder=EMBEDDER)
+        prepare_log(tmp_path, file, model="gpt-5")
     assert str(refusal.value) == (
         f"no conversation with model 'gpt-5': there are {MODEL} (2), gpt-4-0314 (1)."
     )
@@ -300,7 +300,7 @@ def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
     gone = {"timestamp": None}
     generated_log.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))] * 3)
     with pytest.raises(LogError, match=r"can be used: no timestamp of .* response \(3\)"):
-        prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
+        prepare_log(tmp_path, file)
     assert not list(tmp_path.rglob("meta.json")), "an unfinished entry does not count"
 
 
@@ -308,15 +308,15 @@ def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, mon
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row(), row(at=60)], proxy_note="two rows standing in")
     other = "other words", lambda texts: -by_words(texts)
-    first = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
-    again = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
+    first = prepare_log(tmp_path, file)
+    again = prepare_log(tmp_path, file)
     assert first.built and not again.built and first.key == again.key
     log = prepare.load_log(tmp_path)
     assert (log.frame.height, log.proxy_note) == (2, "two rows standing in")
     assert log.name == "generated log" and log.counts.used == 2 and log.encoder == "words"
     assert log.embeddings.dtype == np.float16
     own = log.embeddings.copy()
-    assert prepare.prepare(tmp_path, file, embedder=other, progress=False).built
+    assert prepare_log(tmp_path, file, *other).built
     np.testing.assert_array_equal(prepare.load_log(tmp_path).embeddings, -own)
     encoders = []
 
@@ -421,7 +421,7 @@ def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_na
     generated_log.write_shard(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
 
     def origin_of():
-        prepare.prepare(tmp_path, folder, embedder=EMBEDDER, progress=False)
+        prepare_log(tmp_path, folder)
         log = prepare.load_log(tmp_path)
         return log.name, log.provenance, log.proxy_note
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import polars as pl
 import pytest
-from log_files import EMBEDDER
+from log_files import prepare_log
 
 from cqbjax.logs import linking, prepare
 from cqbjax.logs.linking import LinkingRule
@@ -108,7 +108,7 @@ def test_fifty_thousand_conversations_are_recovered_in_bounded_time_and_memory(
         tmp_path / "log", shared_data, generated_log.GeneratorSettings(55_000, longer=4.8)
     )
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    prepare.prepare(tmp_path, tmp_path / "log", embedder=EMBEDDER, progress=False)
+    prepare_log(tmp_path, tmp_path / "log")
     planted, linked, made = compare(tmp_path, LinkingRule())
     spent = time.process_time() - begun
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -143,7 +143,7 @@ def test_a_users_own_truth_is_none_of_a_log(generated, shared_data, tmp_path):
     (tmp_path / "mine").mkdir()
     rows.write_parquet(tmp_path / "mine" / "train-0.parquet")
     pl.DataFrame({"label": ["good"]}).write_parquet(tmp_path / "mine" / prepare.TRUTH)
-    prepare.prepare(tmp_path, tmp_path / "mine", embedder=EMBEDDER, progress=False)
+    prepare_log(tmp_path, tmp_path / "mine")
     log = prepare.load_log(tmp_path)
     assert (log.name, log.provenance, log.proxy_note) == ("mine", "own", "")
     assert "satisfaction" not in log.frame.columns and log.frame.height

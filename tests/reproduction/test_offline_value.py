@@ -14,22 +14,20 @@ import scipy.stats
 from composing import called
 
 from cqbjax.core import rng
-from cqbjax.datasets import DatasetSource, departure_probabilities, mnl_utilities
+from cqbjax.datasets import (
+    DatasetSource,
+    departure_probabilities,
+    embeddings,
+    mnl_utilities,
+)
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.table import RoutingTable
-from cqbjax.offline import (
-    ProjectedPolicy,
-    TrainedRouter,
-    fits,
-    projection,
-    value,
-    value_tables,
-)
+from cqbjax.offline import ProjectedPolicy, TrainedRouter, fits, projection, value
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import PromptPool
-from reproduction import offline_value
+from reproduction import offline_value, router_tables
 
 SEEDS = [3, 8, 4]
 IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
@@ -109,7 +107,7 @@ def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch
         ),
     )  # fmt: skip
     made = projection.train_heads(IDENTITY, data, [8, 4])
-    assert {seed: one.params["w"].tolist() for seed, one in made.items()} == {8: [1.0], 4: [2.0]}
+    assert {seed: one["w"].tolist() for seed, one in made.items()} == {8: [1.0], 4: [2.0]}
     ((keys, available),) = told
     for seed, key, own in zip([8, 4], keys, available, strict=True):
         assert np.flatnonzero(own).tolist() == source.split(seed).offline.tolist()
@@ -206,7 +204,7 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
 ):
     turned = [projection.init_head(jax.random.key(0), 4, IDENTITY) for _ in SEEDS]
     turned[1:] = [jax.tree.map(lambda leaf: 0.0 * leaf + 0.1, head) for head in turned[1:]]
-    trained = {s: projection.Head(p, IDENTITY) for s, p in zip(SEEDS, turned, strict=True)}
+    trained = dict(zip(SEEDS, turned, strict=True))
 
     def table(some):
         monkeypatch.setattr(
@@ -219,8 +217,8 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
     made = table(3).filter(statistic="10-NN error")
     x, z = np.asarray(source.queries.contexts), []
-    for seed, (params, config) in trained.items():
-        table_z = np.asarray(projection.project(params, x, config))
+    for seed, params in trained.items():
+        table_z = np.asarray(projection.project(params, x, IDENTITY))
         both = [offline_value.evaluate_nearest(t, source, source.split(seed)) for t in (x, table_z)]
         z.append(both[1]["10-NN error"] - both[0]["10-NN error"])
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(z), scipy.stats.sem(z))
@@ -237,8 +235,8 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         "knn": KNN(grid=(2, 3, 4, 5, 6, 8, 10)),
         "dc": RouterDC(steps=2, clusters=2),
     }
-    judged = value.evaluate_routers(source, routers, SEEDS, tmp_path, one_seed=50)
-    made = value_tables.seed_table(judged)
+    judged = router_tables.evaluate_routers(source, routers, SEEDS, tmp_path, one_seed=50)
+    made = router_tables.seed_table(judged)
     data = fits.make_fit_data(source, tmp_path)
     fixed = fits.tune_router(routers["knn"], data, 50)
     own_choices = set()
@@ -278,7 +276,7 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         assert rows["random LLM"]["within_two"] == pytest.approx(np.mean(pairs))
         assert rows["random LLM"]["utility"] == pytest.approx(raw.mean())
     assert own_choices != {fixed.grid[0]}, "else the two columns could not be told apart"
-    check_averages(made, value_tables.router_table(made, {"stand_in": "toys"}))
+    check_averages(made, router_tables.router_table(made, {"stand_in": "toys"}))
 
 
 def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
@@ -311,13 +309,12 @@ def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
 
 
 @pytest.mark.slow
-def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_path):
+def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_path, monkeypatch):
     dataset_files.write("sprout", tmp_path / "files", 120)
     noise = np.random.default_rng(0)
-    prepare(
-        "sprout", tmp_path, tmp_path / "files", progress=False,
-        embedder=lambda prompts: noise.normal(size=(len(prompts), 3)),
-    )  # fmt: skip
+    encode = lambda prompts: noise.normal(size=(len(prompts), 3))  # noqa: E731
+    monkeypatch.setattr(embeddings, "load_encoder", lambda *_: encode)
+    prepare("sprout", tmp_path, tmp_path / "files", progress=False)
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
     words = [
         "experiment=sprout", "policy=[random,acqb_cl,zero,knn,knn_priority]", "num_seeds=2",

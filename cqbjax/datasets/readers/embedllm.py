@@ -79,8 +79,7 @@ def read_embedllm(
         notes=tuple(notes),
         in_file_order=False,
     )
-    check_table(table, str(path), allow_missing=True)
-    return table
+    return check_table(table, str(path), allow_missing=True)
 
 
 def _read_file(file: pathlib.Path) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -58,8 +58,7 @@ def read_compact(
         cost=number_columns(frame, [COST + server for server in scored], path),
         proxy_note=proxy_note,
     )
-    check_table(table, str(path), allow_missing=True)
-    return table
+    return check_table(table, str(path), allow_missing=True)
 
 
 def to_frame(table: RoutingTable) -> pl.DataFrame:
@@ -129,15 +128,13 @@ def check_columns(columns: Sequence[str], required: Iterable[str], file: pathlib
             raise TableError(f"{file}: column {column!r} is missing.")
 
 
-def check_filled(
-    frame: pl.DataFrame, columns: Iterable[str], file: pathlib.Path, first: int = 1
-) -> None:
-    """Raise a `TableError` naming row, counted from `first`, and column of the first empty cell."""
+def check_filled(frame: pl.DataFrame, columns: Iterable[str], file: pathlib.Path) -> None:
+    """Raise a `TableError` naming row, counted from 1, and column of the first empty cell."""
     for column in columns:
         empty = frame[column].is_null()
         if empty.any():
-            row = first + int(empty.arg_max() or 0)
-            raise TableError(f"{file}: row {row}, column {column!r} is empty.")
+            row = int(empty.arg_max() or 0)
+            raise TableError(f"{file}: row {row + 1}, column {column!r} is empty.")
 
 
 def text_column(frame: pl.DataFrame, column: str, path: pathlib.Path) -> tuple[str, ...]:

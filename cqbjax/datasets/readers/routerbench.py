@@ -88,8 +88,7 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
         notes=notes,
         in_file_order=False,
     )
-    check_table(table, str(path), allow_missing=True)
-    return table
+    return check_table(table, str(path), allow_missing=True)
 
 
 def unwrap_prompt(prompt: str) -> str:
@@ -135,11 +134,9 @@ def _find_servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str,
     for file, frame in frames:
         priced = {c.removesuffix(COST_SUFFIX) for c in frame.columns if c.endswith(COST_SUFFIX)}
         answered = {c.split("|")[0] for c in frame.columns if c.endswith(RESPONSE_SUFFIX)}
-        for server in sorted(priced):
-            if server not in frame.columns:
-                raise TableError(f"{file}: column {server!r} (the scores) is missing.")
-        for server in sorted(answered - priced):
-            raise TableError(f"{file}: column {server + COST_SUFFIX!r} is missing.")
+        for server in sorted(priced - set(frame.columns)):
+            raise TableError(f"{file}: column {server!r} (the scores) is missing.")
+        check_columns(frame.columns, [one + COST_SUFFIX for one in sorted(answered)], file)
         for column in sorted(set(frame.columns) - priced - {*REQUIRED, *NUMBERED, ORACLE}):
             if "|" not in column and _holds_scores(frame[column]):
                 raise TableError(
@@ -253,8 +250,6 @@ def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
     """
     import pandas as pd
 
-    if not path.is_file():
-        raise TableError(f"{path}: no such file.")
     try:
         with path.open("rb") as file:
             frame = _FrameUnpickler(file).load()

@@ -53,7 +53,7 @@ def read_sprout(path: str | pathlib.Path, prices: str | pathlib.Path | None = No
         if file.stem == other.stem:
             raise TableError(f"{file}: {other} has the same name, each needs one of its own.")
     files.sort(key=lambda file: ([not file.stem.startswith(s) for s in SPLITS], file.name))
-    servers = _find_servers(_read_schema(files[0]), files[0])
+    _, servers = _read_schema(files[0])
     priced = find_prices(servers, listed, price_file)
     parts = [_read_file(file, servers, priced) for file in files]
     ids, prompts, origins = (
@@ -65,16 +65,12 @@ def read_sprout(path: str | pathlib.Path, prices: str | pathlib.Path | None = No
         cost=np.concatenate([part[4] for part in parts]),
         in_file_order=False,
     )  # fmt: skip
-    check_table(table, str(path), allow_missing=True)
-    return table
+    return check_table(table, str(path), allow_missing=True)
 
 
-def _read_schema(file: pathlib.Path) -> pl.Schema:
-    return pl.Schema(read_with(pl.read_parquet_schema, file, "parquet"))
-
-
-def _find_servers(schema: pl.Schema, file: pathlib.Path) -> tuple[str, ...]:
-    """Return the LLMs: the struct columns, each of which must have all `FIELDS`."""
+def _read_schema(file: pathlib.Path) -> tuple[list[str], tuple[str, ...]]:
+    """Return the columns and the LLMs: the struct columns, each of which must have all `FIELDS`."""
+    schema = read_with(pl.read_parquet_schema, file, "parquet")
     structs = {name: kind for name, kind in schema.items() if isinstance(kind, pl.Struct)}
     for name, kind in structs.items():
         for field in FIELDS:
@@ -82,7 +78,7 @@ def _find_servers(schema: pl.Schema, file: pathlib.Path) -> tuple[str, ...]:
                 raise TableError(
                     f"{file}: column {name!r} is a struct without the field {field!r}."
                 )
-    return tuple(structs)
+    return list(schema), tuple(structs)
 
 
 def _read_file(
@@ -92,10 +88,10 @@ def _read_file(
 
     Responses, most of the file, are never materialised.
     """
-    columns = _read_schema(file)
-    if different := sorted(set(_find_servers(columns, file)) ^ set(servers)):
+    columns, found = _read_schema(file)
+    if different := sorted(set(found) ^ set(servers)):
         raise TableError(f"{file}: column {different[0]!r} is not in every file of SPROUT.")
-    check_columns(list(columns), ["prompt"], file)
+    check_columns(columns, ["prompt"], file)
     texts = [c for c in ("key", "dataset", "prompt") if c in columns]
     cells = [
         pl.col(server).struct.field(field).alias(f"{server}|{field}")

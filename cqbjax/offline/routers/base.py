@@ -5,10 +5,11 @@ router learns from an `OfflineSplit` alone, so that no evaluation prompt can rea
 predicts the utility of every server for any embedding.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,9 +119,10 @@ class Router(Protocol):
             seed: Seed of the folds and of the training on them.
 
         Returns:
-            The same router with fixed hyper-parameters: its `fit` validates nothing more.
+            The same router with fixed hyper-parameters: its `fit` validates nothing more. A
+            subclass without hyper-parameters returns itself.
         """
-        ...
+        return self
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedRouter:
         """Train on the offline split alone.
@@ -132,6 +134,52 @@ class Router(Protocol):
             seed: Seed of everything random in training; the same seed gives the same router.
         """
         ...
+
+
+class PerformanceRouter:
+    """A router on its prediction of performance: that minus rho times each server's mean cost.
+
+    Attributes:
+        grid: Values of a hyper-parameter to cross-validate; one value fixes it.
+        fold_count: Folds of the cross-validation.
+    """
+
+    grid: tuple[Any, ...]
+    fold_count: int
+
+    def __post_init__(self) -> None:
+        """Check the grid."""
+        check_grid(f"{type(self).__name__} grid", self.grid)
+
+    def train(self, x: Floats, y: Floats, value: Any, seed: int) -> Callable[[Floats], Floats]:
+        """Train on embeddings [n, d] and performance [n, N]; return the prediction function.
+
+        Args:
+            x: Embeddings.
+            y: Performance.
+            value: One of the grid.
+            seed: As in `Router.fit`.
+        """
+        raise NotImplementedError
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> Self:
+        """Fix the value whose predicted performance has the least squared error."""
+        split = split.sort_rows()
+        x, y = split.embeddings, split.performance
+
+        def error(value: Any, train: Indices, held: Indices) -> float:
+            return ((self.train(x[train], y[train], value, seed)(x[held]) - y[held]) ** 2).sum()
+
+        chosen = cross_validate(self.grid, error, len(x), self.fold_count, seed)
+        return dataclasses.replace(self, grid=(chosen,))  # type: ignore[type-var]
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
+        """Choose the value on the split and train on all of it."""
+        split = split.sort_rows()
+        (chosen,) = self.tune(split, rho=rho, seed=seed).grid
+        predict = self.train(split.embeddings, split.performance, chosen, seed)
+        weighted_cost = rho * split.cost.mean(axis=0)
+        return ScoringRouter(lambda x: predict(x) - weighted_cost)
 
 
 def is_on_departures(router: Router) -> bool:

@@ -16,6 +16,7 @@ from cqbjax.offline.routers.base import (
     Floats,
     Indices,
     OfflineSplit,
+    PerformanceRouter,
     ScoringRouter,
     check_grid,
     split_folds,
@@ -141,7 +142,7 @@ def choose_k(
 
 
 @dataclass(frozen=True)
-class KNN:
+class KNN(PerformanceRouter):
     """Route by the performance of similar prompts.
 
     Attributes:
@@ -157,7 +158,7 @@ class KNN:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        check_grid("KNN grid", self.grid)
+        super().__post_init__()
         if self.criterion not in CRITERIA:
             raise ValueError(
                 f"KNN criterion is {self.criterion!r}; allowed: {', '.join(CRITERIA)}."
@@ -173,14 +174,9 @@ class KNN:
         k = choose_k(x, y, loss, self.grid, self.fold_count, seed)
         return dataclasses.replace(self, grid=(k,))
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
-        """Choose k on the split and store it."""
-        split = split.sort_rows()
-        x, weighted_cost = split.embeddings, rho * split.cost.mean(axis=0)
-        k = self.tune(split, rho=rho, seed=seed).grid
-        return ScoringRouter(
-            lambda queries: mean_of_nearest(x, split.performance, queries, k)[0] - weighted_cost
-        )
+    def train(self, x: Floats, y: Floats, value: int, seed: int) -> Callable[[Floats], Floats]:
+        """Store the split; the value is k."""
+        return lambda queries: mean_of_nearest(x, y, queries, (value,))[0]
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,16 @@
 """MLP (RouterBench): networks from embedding to performance, minus rho times mean cost."""
 
-import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from cqbjax.offline.routers.base import Floats, Indices, OfflineSplit, ScoringRouter, cross_validate
+from cqbjax.offline.routers.base import Floats, PerformanceRouter
 
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(PerformanceRouter):
     """Route by a small neural regressor.
 
     Attributes:
@@ -37,37 +36,17 @@ class MLP:
         if not self.grid or any(not sizes or min(sizes) < 1 for sizes in self.grid):
             raise ValueError(f"MLP grid is {self.grid}; each entry must list widths of at least 1.")
 
-    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "MLP":
-        """Choose the hidden layers whose predicted performance has the least squared error."""
-        split = split.sort_rows()
-        x, y = split.embeddings, split.performance
-
-        def error(sizes: tuple[int, ...], train: Indices, held: Indices) -> float:
-            predict = self.train(x[train], y[train], sizes, seed)
-            return ((predict(x[held]) - y[held]) ** 2).sum()
-
-        sizes = cross_validate(self.grid, error, len(x), self.fold_count, seed)
-        return dataclasses.replace(self, grid=(sizes,))
-
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
-        """Choose the hidden layers on the split and train on all of it."""
-        split = split.sort_rows()
-        (sizes,) = self.tune(split, rho=rho, seed=seed).grid
-        predict = self.train(split.embeddings, split.performance, sizes, seed)
-        weighted_cost = rho * split.cost.mean(axis=0)
-        return ScoringRouter(lambda x: predict(x) - weighted_cost)
-
     def train(
-        self, x: Floats, y: Floats, sizes: tuple[int, ...], seed: int
+        self, x: Floats, y: Floats, value: tuple[int, ...], seed: int
     ) -> Callable[[Floats], Floats]:
-        """Train on embeddings [n, d] and performance [n, N]; return the prediction function."""
+        """Train networks with these hidden layers."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPRegressor
 
         networks = []
         for target in y.T if self.per_model else [y]:
             network = MLPRegressor(
-                hidden_layer_sizes=sizes,
+                hidden_layer_sizes=value,
                 max_iter=self.max_iter,
                 learning_rate_init=self.learning_rate,
                 early_stopping=self.early_stopping,

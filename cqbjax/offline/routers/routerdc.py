@@ -16,7 +16,7 @@ from jax import Array
 
 from cqbjax.core import rng
 from cqbjax.offline.contrastive import normalise
-from cqbjax.offline.routers.base import Floats, OfflineSplit, ScoringRouter, cluster
+from cqbjax.offline.routers.base import Floats, OfflineSplit, Router, ScoringRouter, cluster
 
 Params = dict[str, Array]
 # Folded into the key of each array; flax, which held the model before, derived them.
@@ -149,8 +149,8 @@ def train(
 
 
 @dataclass(frozen=True)
-class RouterDC:
-    """Route by the cosine of a projected query and learnt server embeddings.
+class RouterDC(Router):
+    """Route by the cosine of a projected query and learnt server embeddings; nothing is tuned.
 
     Attributes:
         width: Dimension of the shared space.
@@ -185,10 +185,6 @@ class RouterDC:
         for name in ("width", "top_k", "last_k", "others", "clusters", "steps", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"RouterDC {name} is {getattr(self, name)}; it must be >= 1.")
-
-    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "RouterDC":
-        """Return the router: the authors tune nothing."""
-        return self
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
         """Cluster the split, then train the projection and the server embeddings."""

@@ -27,7 +27,7 @@ from cqbjax.offline.routers import (
     RouterDC,
     Zero,
 )
-from cqbjax.offline.routers.base import cross_validate, warn_at_grid_end
+from cqbjax.offline.routers.base import cluster, cross_validate, warn_at_grid_end
 from cqbjax.offline.routers.knn import (
     choose_k,
     lost_utility,
@@ -40,7 +40,6 @@ from cqbjax.offline.routers.routerdc import (
     sample_llm_loss,
     sample_sample_loss,
 )
-from cqbjax.offline.routers.umr import fit_cluster_errors
 
 RHO = 0.5
 ROUTERS: dict[str, Router] = {
@@ -334,15 +333,13 @@ def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:
 
 def test_umr_error_is_the_mean_within_the_cluster() -> None:
     split, _ = planted(10, n=200)
-    clusters = fit_cluster_errors(split.embeddings, split.performance, 4, 0)
-    squared = ((split.embeddings[:, None] - clusters.centres[None]) ** 2).sum(axis=2)
-    label = squared.argmin(axis=1)
+    predicted = UMR((4,)).train(split.embeddings, split.performance, 4, 0)(split.embeddings)
+    centres = cluster(split.embeddings, 4, 0).cluster_centers_
+    label = ((split.embeddings[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+    assert len(set(label)) == 4
     for c in range(4):
-        expected = 1 - split.performance[label == c].mean(axis=0)
-        np.testing.assert_allclose(clusters.error[c], expected, atol=1e-9)
-    np.testing.assert_allclose(
-        clusters.performance(split.embeddings), 1 - clusters.error[label], atol=1e-12
-    )
+        expected = np.tile(split.performance[label == c].mean(axis=0), (sum(label == c), 1))
+        np.testing.assert_allclose(predicted[label == c], expected, atol=1e-9)
 
 
 @pytest.mark.slow
