@@ -179,7 +179,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 ORDER = {
     "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
     "log_analysis": "rows forms, requests, retries, summary departures, scenario, compare fit",
-    "logs": "shards, conversations, linking, prepare, generate replay schedules",
+    "logs": "shards, conversations, linking, prepare, replay schedules",
     "offline": "contrastive, routers, fits, projection, priors, policies, value",
 }
 

@@ -7,7 +7,6 @@ module imports only those before it, and `tests/test_layers.py` keeps it so::
     conversations               conversations of one model, with inferred arrival times
     linking                     which conversation is a retrial of which; subsampled singletons
     prepare                     all of it, once, cached
-    generate                    a log whose retry chains are known
     replay                      a log's chains as a source of queries
     schedules                   policies that rank queries without contexts
 """

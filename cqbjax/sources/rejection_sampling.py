@@ -34,19 +34,44 @@ def draw_accepted(
         [T, ...] contexts, and [T, N] their utilities.
     """
     zero, until = jnp.zeros((), jnp.int32), rng.current_run_length()
-    begin = zero, zero
+    one = jax.eval_shape(draw, zero).shape[1:]
 
     def select(count: int, begin: Any, first: Array, last: Array | int) -> tuple[Array, Any]:
-        return _select_accepted(
-            draw, lambda some: mnl.best_score(utilities(some), size) >= least, count, begin,
-            first, last,
-        )  # fmt: skip
+        """Select the accepted candidates first + 1, ..., first + count.
+
+        Args:
+            count: how many to select.
+            begin: number of accepted candidates before a block, at most `first`, and the block.
+            first: [] int32 accepted candidates to skip.
+            last: the last accepted candidate that is needed.
+
+        Returns:
+            [count, ...] the candidates, and `begin` for the next call.
+        """
+        blocks = 1 if until is not None else -(-count // BLOCK)
+
+        def more(carry: Any) -> Any:
+            table, filled, start, _ = carry
+            drawn = jax.vmap(draw)(start + jnp.arange(blocks)).reshape(-1, *one)
+            enough = mnl.best_score(utilities(drawn), size) >= least
+            rank = filled + jnp.cumsum(enough, dtype=jnp.int32)
+            # Position i takes the first candidate at which the count of accepted ones reaches i+1.
+            wanted = first + jnp.arange(1, count + 1)
+            taken = jnp.searchsorted(rank, wanted)
+            fresh = (wanted > filled) & (wanted <= rank[-1])
+            rows = drawn[jnp.minimum(taken, drawn.shape[0] - 1)]
+            fresh = fresh.reshape(-1, *(1,) * len(one))
+            return jnp.where(fresh, rows, table), rank[-1], start + blocks, (filled, start)
+
+        begun = jnp.zeros((count, *one)), *begin, begin
+        drawn = jax.lax.while_loop(lambda carry: carry[1] < last, more, begun)
+        return drawn[0], drawn[3]
 
     if until is None or horizon % PART:
-        contexts, _ = select(horizon, begin, zero, horizon)
+        contexts, _ = select(horizon, (zero, zero), zero, horizon)
         return contexts, utilities(contexts)
 
-    def more(part: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def add_part(part: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         tables, begin = carry
         first = part * PART
         contexts, begin = select(PART, begin, first, jnp.minimum(first + PART, until.rounds))
@@ -57,40 +82,4 @@ def draw_accepted(
     like = jax.eval_shape(lambda: (draw(zero), utilities(draw(zero))))
     tables = tuple(jnp.zeros((horizon, *one.shape[1:]), one.dtype) for one in like)
     parts = jnp.minimum(-(-until.rounds // PART), horizon // PART)
-    return jax.lax.fori_loop(0, parts, more, (tables, begin))[0]
-
-
-def _select_accepted(
-    draw: Draw, enough: Draw, count: int, begin: Any, first: Array, last: Array | int
-) -> tuple[Array, Any]:
-    """Select the accepted candidates first + 1, ..., first + count.
-
-    Args:
-        draw: block number -> candidates [BLOCK, ...].
-        enough: whether candidates [n, ...] are accepted: [n].
-        count: how many to select.
-        begin: number of accepted candidates before a block, at most `first`, and the block number.
-        first: [] int32 accepted candidates to skip.
-        last: the last accepted candidate that is needed.
-
-    Returns:
-        [count, ...] the candidates, and `begin` for the next call.
-    """
-    blocks = 1 if rng.current_run_length() is not None else -(-count // BLOCK)
-    one = jax.eval_shape(draw, first).shape[1:]
-
-    def more(carry: Any) -> Any:
-        table, filled, start, _ = carry
-        drawn = jax.vmap(draw)(start + jnp.arange(blocks)).reshape(-1, *one)
-        rank = filled + jnp.cumsum(enough(drawn), dtype=jnp.int32)
-        # Position i takes the first candidate at which the count of accepted ones reaches i+1.
-        wanted = first + jnp.arange(1, count + 1)
-        taken = jnp.searchsorted(rank, wanted)
-        fresh = (wanted > filled) & (wanted <= rank[-1])
-        rows = drawn[jnp.minimum(taken, drawn.shape[0] - 1)]
-        fresh = fresh.reshape(-1, *(1,) * len(one))
-        return jnp.where(fresh, rows, table), rank[-1], start + blocks, (filled, start)
-
-    zeros = jnp.zeros((count, *one))
-    drawn = jax.lax.while_loop(lambda carry: carry[1] < last, more, (zeros, *begin, begin))
-    return drawn[0], drawn[3]
+    return jax.lax.fori_loop(0, parts, add_part, (tables, (zero, zero)))[0]
