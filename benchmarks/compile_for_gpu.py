@@ -159,9 +159,8 @@ def compile_case(case: Case, label: str, devices: Sequence[jax.Device]) -> Compi
     """
     group = dataclasses.replace(case, policies={label: case.policies[label]}).group(label)
     slots = group.initial_slots()
-    shape = batches.SweepPlan((), (group,), case.batch, tuple(devices), 0).program_spec(
-        group, slots
-    )
+    plan = batches.SweepPlan((), (group,), case.batch, tuple(devices), 0)
+    shape = plan.program_spec(group, slots)
     turns = shape.per_call, shape.every
     if min(turns) < 2:
         raise ValueError(f"horizon={case.horizon} must leave several rounds a record, and records")

@@ -75,16 +75,15 @@ def list_cases() -> list[CostCase]:
         "rounds": dynamics.ServiceTimes(rounds=2), "outages": dynamics.Outages(share=0.1),
         "lost": dynamics.LostFeedback(lost=0.1), "late": dynamics.DelayedFeedback(delay=10),
     }  # fmt: skip
-    sources: dict[str, Source] = {
-        f"users={k}": with_dynamics(paper, [u], []) for k, u in users.items()
-    }
+    sources: dict[str, Source] = {ROUND: paper}
+    sources |= {f"users={k}": with_dynamics(paper, [u], []) for k, u in users.items()}
     sources |= {f"service={k}": with_dynamics(paper, [], [s]) for k, s in service.items()}
     sources |= {
         "drift": DriftWrapper(source=paper, quarter=HORIZON),
         "arrivals=batches": ArrivalWrapper(source=paper, process=BatchArrivals(sizes=[1, 1])),
         "source=coin": Coin(success=0.6, num_servers=5), POOL: table,
     }  # fmt: skip
-    cases = [CostCase(name, ROUND, source) for name, source in ({ROUND: paper} | sources).items()]
+    cases = [CostCase(name, ROUND, source) for name, source in sources.items()]
     priced = with_dynamics(table, [], [dynamics.Prices(spread=0.01)])
     cases.append(CostCase("service=prices", POOL, priced))
     for name in OPTIONAL:

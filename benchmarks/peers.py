@@ -87,11 +87,9 @@ def ciw_records(seed: int, rate: float, success: float, rounds: int, **network: 
     """
     import ciw
 
-    made = ciw.create_network(
-        arrival_distributions=[ciw.dists.Geometric(rate)],
-        service_distributions=[ciw.dists.Geometric(success)],
-        **({"number_of_servers": [1]} | network),
-    )
+    arrivals, services = ([ciw.dists.Geometric(chance)] for chance in (rate, success))
+    laws = {"arrival_distributions": arrivals, "service_distributions": services}
+    made = ciw.create_network(**({"number_of_servers": [1]} | laws | network))
     ciw.seed(seed)
     simulation = ciw.Simulation(made)
     simulation.simulate_until_max_time(rounds)

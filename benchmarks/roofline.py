@@ -74,10 +74,8 @@ def bytes_a_round(problem: Problem, waiting: float, slots: int) -> float:
         numbers = size * table * (passes * dim + 4 + (servers if size > 1 else 0))
         return FLOAT * (numbers + waiting * servers * (dim + 1) + queue)
     second = int(np.prod(loss_model.second_shape(problem)))
-    row = likelihood.row_size(problem)
-    block = (
-        row * (history.page_size(problem) + 1) + 6 * loss_model.vector_size(problem) + 2 * second
-    )
+    rows_of_page = likelihood.row_size(problem) * (history.page_size(problem) + 1)
+    block = rows_of_page + 6 * loss_model.vector_size(problem) + 2 * second
     samples = gaussian.num_samples(size) * servers * dim
     roots = (servers + size) * dim * dim
     return float(FLOAT * (slots * dim + queue + roots + samples + size * block))

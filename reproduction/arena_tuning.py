@@ -78,9 +78,7 @@ def tune(folder: Path, data_dir: str) -> pl.DataFrame:
                     of_setting.append(run_setting(task, base + rules, setting, folder, data_dir))
             for of_setting, setting in zip(made, settings, strict=True):
                 own = pl.concat(of_setting).filter(policy=base + rules)
-                row = scores.aggregate_scores(own, [task.name for task in family]).row(
-                    0, named=True
-                )
+                row = scores.aggregate_scores(own, [task.name for task in family]).to_dicts()[0]
                 rows.append({
                     "family": "prompts" if on_prompts else "synthetic", "policy": base + rules,
                     "setting": " ".join(f"{key}={value:g}" for key, value in setting.items()),

@@ -97,9 +97,8 @@ def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract
     lines = frames.summarise(frames.tabulate_curves(points, panels, MOST_ROUNDS)).with_columns(
         pl.col("mean", "sd").map_batches(_round_digits)
     )
-    numbers = frames.summarise(
-        pl.concat([values, frames.tabulate_runs(points, ["seconds_per_round"], rounds)])
-    )
+    seconds = frames.tabulate_runs(points, ["seconds_per_round"], rounds)
+    numbers = frames.summarise(pl.concat([values, seconds]))
     # The ends of intervals follow from the rest.
     tables = (frame.drop("low", "high") for frame in (lines, numbers, frames.summarise(paired)))
     return Extract(notes, *tables)
@@ -111,10 +110,8 @@ def write(made: Extract, folder: Path) -> list[Path]:
     write_atomic(written[0], (json.dumps(made.notes, indent=1, sort_keys=True) + "\n").encode())
     for name in FRAMES:
         written.append(folder / f"{name}.parquet")
-        write_parquet: Any = functools.partial(
-            getattr(made, name).write_parquet, compression="zstd"
-        )
-        write_atomic(written[-1], functools.partial(write_parquet, compression_level=19))
+        zstd: Any = functools.partial(getattr(made, name).write_parquet, compression_level=19)
+        write_atomic(written[-1], zstd)
     return written
 
 

@@ -138,9 +138,7 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
     several = rows.group_by("policy").len()["len"].max()
     for label in sort_policies(set(rows["policy"])):
         own, style = rows.filter(policy=label).sort(x), find_style(label)
-        at, mean, low, high = (
-            own[name].cast(pl.Float64).to_numpy() for name in (x, "mean", "low", "high")
-        )
+        at, mean, low, high = own.select(x, "mean", "low", "high").cast(pl.Float64).to_numpy().T
         mean = np.where(mean > 0, mean, np.nan) if panel.get("log") else mean
         options = MUTED if label in muted else panels.line_options(style) | {"marker": None}
         options |= {"marker": "o", "markersize": 3.0} if several < 12 else {}  # type: ignore[operator]

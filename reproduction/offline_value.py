@@ -217,20 +217,15 @@ class OfflineValue(StudyType):
                 "source": table.name, "stand_in": table.proxy_note, "prompts": table.num_prompts,
                 "num_servers": table.num_servers, "provenance": table.provenance,
             }  # fmt: skip
-        return PreparedPoint(
-            grid.resolve_rates(point, source),
-            source,
-            dict.fromkeys(value.BASELINES) | trained,
-            study_type=dataclasses.replace(self, head=head or factory.make(config.head)),
-            attributes=attributes,
-        )
+        own = dataclasses.replace(self, head=head or factory.make(config.head))
+        rates, labels = grid.resolve_rates(point, source), dict.fromkeys(value.BASELINES) | trained
+        return PreparedPoint(rates, source, labels, study_type=own, attributes=attributes)
 
     def validate(self, prepared: PreparedPoint) -> None:
         """Raise for a source without an offline split."""
         if not isinstance(prepared.source, DatasetSource):
-            raise ValueError(
-                "kind=offline_value is of a dataset: pick a source, source=routerbench"
-            )
+            why = "kind=offline_value is of a dataset: pick a source, source=routerbench"
+            raise ValueError(why)
 
     def cache_key(self, prepared: PreparedPoint) -> CacheKey:
         """Return the cache key, with the settings of the head."""

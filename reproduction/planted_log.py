@@ -75,11 +75,10 @@ def generate_log(
     words = [draw.choice(_WORDS[one], queries) for one in ("verbs", "adjectives")]
     places = draw.integers(6, size=queries)
     extra = draw.integers(1000, size=queries)
+    drawn = zip(*words, np.array(list(TOPICS))[topic], places, extra, strict=True)
     text = [
         f"{verb} {name}: {TOPICS[name][place]}, {adjective}, case {number}"
-        for verb, adjective, name, place, number in zip(
-            *words, np.array(list(TOPICS))[topic], places, extra, strict=True
-        )
+        for verb, adjective, name, place, number in drawn
     ]
     parts: list[pl.DataFrame] = []
     here, now, before = np.arange(queries), time, np.full(queries, -1)
@@ -101,22 +100,19 @@ def generate_log(
             "retry_of": before,
         }))  # fmt: skip
         # A retry, or a satisfied user who asks nearly the same once more.
-        again = np.where(
-            good, draw.uniform(size=len(here)) < mislabelled, draw.uniform(size=len(here)) > abandon
-        )
+        anyway = draw.uniform(size=len(here)) < mislabelled
+        again = np.where(good, anyway, draw.uniform(size=len(here)) > abandon)
         prompts[here[again & (draw.uniform(size=len(here)) < 0.3)]] += ", please"
         now = (now + took + draw.exponential(60.0, len(here)))[again]
         before, here = request[again], here[again]
     frame = pl.concat(parts).filter(pl.col("created_at") <= BEGIN + hours * 3600).sort("created_at")
     named: Any = [f"llm-{'abcdefghijklmnopqrstuvwxyz'[n]}" for n in range(servers)]
-    iso = pl.from_epoch((pl.col("created_at") * 1e6).cast(pl.Int64), "us").dt.strftime(
-        "%Y-%m-%dT%H:%M:%S%.6fZ"
-    )
+    moment = pl.from_epoch((pl.col("created_at") * 1e6).cast(pl.Int64), "us")
     frame = frame.with_columns(
         pl.col("thumb").replace("", None),
         pl.col("cost").round_sig_figs(4),
         pl.col("latency").round(3),
-        created_at=iso,
+        created_at=moment.dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ"),
         request_id="r" + pl.col("request_id").cast(pl.String),
         user="user-" + pl.col("user").cast(pl.String),
         model=pl.col("model").replace_strict(range(servers), named),

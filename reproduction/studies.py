@@ -61,12 +61,9 @@ class ProofStudy(StudyType):
         """Measure every run of every arrival rate, with more queue slots where they are needed."""
         config, source = prepared.point.config, study.build_source(prepared)
         problem, seeds = source.problem(config.K, config.horizon), grid.list_seeds(config)
-        by_rate = [
-            self.measure_rate(
-                config, (prepared.policies, source, rate, problem, np.asarray(seeds)), progress
-            )
-            for rate in config.arrival_rate
-        ]
+        rest = problem, np.asarray(seeds)
+        fixed = [(prepared.policies, source, rate, *rest) for rate in config.arrival_rate]
+        by_rate = [self.measure_rate(config, one, progress) for one in fixed]
         coords = {"arrival_rate": list(config.arrival_rate)}
         return xr.concat(by_rate, "arrival_rate").assign_coords(coords)
 
@@ -125,9 +122,8 @@ class Events(ProofStudy):
         super().validate(prepared)
         parameters = prepared.point.config.parameters
         if parameters != "shared":
-            raise ValueError(
-                f"parameters={parameters} must be shared: the events are Algorithm 1's"
-            )
+            why = "the events are Algorithm 1's"
+            raise ValueError(f"parameters={parameters} must be shared: {why}")
         for label, policy in prepared.policies.items():
             plain = isinstance(policy, Acqb) and not (policy.window or policy.exploit_size)
             if not plain or policy.optimism != "thompson":
@@ -193,9 +189,8 @@ class Switching(ProofStudy):
         ]
         keys = ("K", "arrival_rate", "policy", "seeds")
         rules = _tabulate(cells, keys, switching.tabulate_rules)
-        averages = _tabulate(
-            cells, keys, lambda cell: switching.average_by_switch(cell, self.block)
-        )
+        average = functools.partial(switching.average_by_switch, block=self.block)
+        averages = _tabulate(cells, keys, average)
         by_switch = OutputTable(averages, f"{title}: by_switch", printed=False)
         figure = figures.draw_switching(averages, title)
         return StudyOutput({"": OutputTable(rules, title), "by_switch": by_switch}, {"": figure})

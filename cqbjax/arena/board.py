@@ -183,10 +183,8 @@ def tabulate_policies(rows: pl.DataFrame) -> pl.DataFrame:
     differences = scores.compare_with_best(rows).drop("seeds")
     table = table.join(differences, on=on).join(scores.group_policies(rows), on=on, how="left")
     names = list_columns(("gap", "score", "behind", *FINAL))
-    table = table.select(*on, "group", "standing", "same_as", "seeds", *names).sort(
-        "task", "gap", "policy"
-    )
-    return table.join(by, on=on, maintain_order="left")
+    table = table.select(*on, "group", "standing", "same_as", "seeds", *names)
+    return table.sort("task", "gap", "policy").join(by, on=on, maintain_order="left")
 
 
 def list_columns(names: Iterable[str]) -> list[str]:

@@ -157,9 +157,8 @@ def _describe_policies(
     """Return what the page shows of each policy: its docstring, constants, best and worst tasks."""
     cards, labels = [], sort_policies({*made.rows["policy"]} - {OPTIMAL})
     words = f"policy=[{','.join(labels)}]"
-    synthetic, config = (
-        composer.compose([f"arena={task}", words]) for task in ("paper", "paretobandit")
-    )
+    tasks = ("paper", "paretobandit")
+    synthetic, config = (composer.compose([f"arena={task}", words]) for task in tasks)
     policies = {label: composer.make(node) for label, node in config.policy.items()}
     for label in labels:
         rows, policy = table.filter(policy=label), policies[label]

@@ -210,6 +210,5 @@ def aggregate_scores(rows: pl.DataFrame, tasks: Sequence[str]) -> pl.DataFrame:
             low, high = bootstrap(scores, iqm)
             table.append((label, len(tasks), float(iqm(scores)), float(low), float(high)))
     names = ["policy", "tasks", "iqm", "iqm_low", "iqm_high"]
-    return drop_point_intervals(
-        pl.DataFrame(table, names, orient="row").sort("iqm", descending=True)
-    )
+    scored = pl.DataFrame(table, names, orient="row").sort("iqm", descending=True)
+    return drop_point_intervals(scored)

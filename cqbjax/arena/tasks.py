@@ -218,9 +218,8 @@ def prepare_entry(
         key = _compute_key(whole, composer, cache)
         known = find_known(board, task.name, key.point, key.policies)
     words = request.contestant.overrides(*([] if RANDOM in known else [RANDOM]))
-    return PreparedTask(
-        task, composer.prepare(compose_task(task, request, composer, words), cache), known
-    )
+    config = compose_task(task, request, composer, words)
+    return PreparedTask(task, composer.prepare(config, cache), known)
 
 
 def _compute_key(config: ComposedConfig, composer: Composer, cache: dict[str, Any]) -> "CacheKey":
@@ -229,8 +228,7 @@ def _compute_key(config: ComposedConfig, composer: Composer, cache: dict[str, An
     from cqbjax.experiments.study import Factory
 
     factory = Factory(composer.make, cache)
-    (point,) = study_types.make_study_type(config, factory.make_once).compose(
-        grid.compose(config), config, {}
-    )
+    study_type = study_types.make_study_type(config, factory.make_once)
+    (point,) = study_type.compose(grid.compose(config), config, {})
     ready = factory.make_once(point.config.kind).prepare(point, factory)
     return ready.study_type.cache_key(ready)

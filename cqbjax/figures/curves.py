@@ -7,7 +7,7 @@ have no global state.
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -86,10 +86,9 @@ def draw_curves(
             for panel, metric in zip(own, metrics, strict=False):
                 drawn = lines.filter(point=cell.point, arrival_rate=cell.rate, metric=metric)
                 _draw_panel(panel, drawn, scale)
-                name, server = known[metric].long_name, known[metric].server
-                words = (
-                    [name.removesuffix(f", {server}"), server] if server else name.rsplit(" ", 1)
-                )
+                words, server = known[metric].long_name.rsplit(" ", 1), known[metric].server
+                if server:
+                    words = [known[metric].long_name.removesuffix(f", {server}"), server]
                 panel.set_ylabel("\n".join(words), **panels.VERBATIM)
             title = panels.format_title(settings[cell.point], cell.rate, keys, 84 // blocks)
             panels.write_title(own[0], title)
@@ -110,13 +109,10 @@ def _draw_panel(panel: Axes, lines: pl.DataFrame, scale: Scale) -> None:
     shade = 0.15 if len(labels) <= FEW_LINES else 0.07
     for number, label in enumerate(labels):
         own, style = lines.filter(policy=label), find_style(label)
-        rounds, mean, low, high = (
-            own[name].cast(pl.Float64).to_numpy() for name in ("round", "mean", "low", "high")
-        )
-        order = 3.0 if style.on_top else 2.0
-        panel.fill_between(
-            rounds, low, high, color=style.color, alpha=shade, linewidth=0, zorder=order - 1
-        )
+        columns = own.select("round", "mean", "low", "high").cast(pl.Float64)
+        rounds, mean, low, high = columns.to_numpy().T
+        order, band = 3.0 if style.on_top else 2.0, dict[str, Any](color=style.color, alpha=shade)
+        panel.fill_between(rounds, low, high, linewidth=0, zorder=order - 1, **band)
         every = max(1, len(rounds) // 5)
         panel.plot(
             rounds, mean, zorder=order, **panels.line_options(style),

@@ -110,12 +110,9 @@ def _merge_glyph_warnings() -> Iterator[None]:
         else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     if missing:
-        warnings.warn(
-            f"figures show boxes in place of {''.join(missing)}: no installed font has these "
-            "letters, install one such as Noto Sans CJK",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        text = f"figures show boxes in place of {''.join(missing)}: no installed font has these"
+        text += " letters, install one such as Noto Sans CJK"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 @contextmanager

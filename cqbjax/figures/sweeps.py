@@ -97,10 +97,8 @@ def _tabulate(
     points: Sequence[xr.Dataset], metric: str, round_: int | None
 ) -> tuple[pl.DataFrame, list[str]]:
     """Return every policy's values by seed, and the swept keys, most values first."""
-    varied = find_differing(points)
-    table = add_attributes(
-        tabulate_runs(points, [metric], [LAST if round_ is None else round_]), points, varied
-    )
+    varied, last = find_differing(points), LAST if round_ is None else round_
+    table = add_attributes(tabulate_runs(points, [metric], [last]), points, varied)
     if metric == "gap":
         table = table.filter(pl.col("policy") != OPTIMAL)
     several = table["arrival_rate"].n_unique() > 1 or not varied
@@ -114,10 +112,9 @@ def _draw_lines(
     """Draw a line and an interval for each policy, averaged over other keys; return the lines."""
     order = table[key].unique().sort()
     numeric = order.dtype.is_numeric()
-    fewest = pl.col("values").list.head(pl.col("values").list.len().min().over("policy", key))
-    by_seed = table.with_columns(fewest).with_columns(
-        seed=pl.int_ranges(pl.col("values").list.len())
-    )
+    number = pl.col("values").list.len()
+    fewest = pl.col("values").list.head(number.min().over("policy", key))
+    by_seed = table.with_columns(fewest).with_columns(seed=pl.int_ranges(number))
     means = (
         by_seed.explode("values", "seed").group_by("policy", "metric", key, "seed")
         .agg(pl.col("values").mean()).sort("seed").group_by("policy", "metric", key).agg("values")
@@ -126,10 +123,9 @@ def _draw_lines(
     for policy in policies:
         line, style = summarise(means.filter(policy=policy).sort(key), shares), find_style(policy)
         x: Any = line[key].to_list() if numeric else [order.index_of(value) for value in line[key]]
-        mean, low, high = (line[end].cast(pl.Float64).to_numpy() for end in ("mean", "low", "high"))
-        lines += axis.plot(
-            x, mean, color=style.color, linestyle=style.dashes, label=style.name, marker="."
-        )
+        mean, low, high = line.select("mean", "low", "high").cast(pl.Float64).to_numpy().T
+        look = {"color": style.color, "linestyle": style.dashes, "label": style.name}
+        lines += axis.plot(x, mean, marker=".", **look)
         axis.fill_between(x, low, high, color=style.color, alpha=0.2, linewidth=0)
     if not numeric:
         axis.set_xticks(range(len(order)), list(map(str, order)), rotation=45, **VERBATIM)

@@ -102,9 +102,8 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
 
 def _tabulate_costs(points: Sequence[xr.Dataset], keys: Sequence[str]) -> pl.DataFrame:
     """Return a row for each point, rate and policy, with both means and intervals."""
-    table = summarise(
-        tabulate_runs(points, (DOLLARS, SCORE), [LAST]), list_shares(list_metrics(points))
-    )
+    runs = tabulate_runs(points, (DOLLARS, SCORE), [LAST])
+    table = summarise(runs, list_shares(list_metrics(points)))
     table = add_attributes(table, points, ["K", *keys]).drop("round", "n", "sd")
     on = ["K", *keys, "arrival_rate", "policy"]
     costs, scores = (table.filter(metric=name).drop("metric") for name in (DOLLARS, SCORE))
@@ -139,9 +138,8 @@ def draw_costs(panel: Axes, cells: pl.DataFrame, order: Sequence[str]) -> None:
         own, style = cells.filter(policy=label).sort(order, nulls_last=True), find_style(label)
         bars = dict[str, Any]()
         for axis, suffix in (("xerr", ""), ("yerr", "_score")):
-            low, mean, high = (
-                own[f"{end}{suffix}"].cast(pl.Float64).to_numpy() for end in ("low", "mean", "high")
-            )
+            columns = own.select(f"{end}{suffix}" for end in ("low", "mean", "high"))
+            low, mean, high = columns.cast(pl.Float64).to_numpy().T
             ends = (1 if suffix else PER_QUERIES) * np.stack([mean - low, high - mean])
             # A single seed has no interval.
             bars[axis] = None if np.isnan(ends).any() else ends

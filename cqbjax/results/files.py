@@ -7,6 +7,7 @@ not read arrays. NetCDF readers ignore everything after the arrays.
 """
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -166,15 +167,6 @@ def read_file(
         raise ResultError(f"{path} is not a result of cqbjax: {error!r}") from error
 
 
-def find_files(folder: Path) -> list[Path]:
-    """List the result files in and below a folder, without hidden ones."""
-    return [
-        file
-        for file in sorted(folder.rglob(f"*{ENDING}"))
-        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
-    ]
-
-
 def _stack(points: Sequence[StoredPoint]) -> xr.Dataset:
     """Stack points of one shape along `point`."""
     first = points[0].point
@@ -192,11 +184,9 @@ def _stack(points: Sequence[StoredPoint]) -> xr.Dataset:
         for name, array in POINT_COORDS.items()
         if name in first.coords
     }
-    texts = (
-        [one.config for one in points],
-        # NumPy's scalars become Python's.
-        [json.dumps(one.point.attrs, sort_keys=True, default=np.generic.item) for one in points],
-    )
+    # NumPy's scalars become Python's.
+    dump = functools.partial(json.dumps, sort_keys=True, default=np.generic.item)
+    texts = [one.config for one in points], [dump(one.point.attrs) for one in points]
     data |= {n: ("point", np.asarray(t, object)) for n, t in zip(TEXTS, texts, strict=True)}
     return xr.Dataset(data, {name: first[name] for name in shared_coords(first)})
 

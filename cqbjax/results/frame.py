@@ -41,9 +41,8 @@ def tabulate_runs(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    return pl.concat(
-        [_tabulate_shape(points, some, names, rounds) for some in _group_shapes(points)]
-    )
+    groups = _group_shapes(points)
+    return pl.concat(_tabulate_shape(points, some, names, rounds) for some in groups)
 
 
 def _group_shapes(points: Sequence[xr.Dataset]) -> list[list[int]]:

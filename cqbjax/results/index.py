@@ -129,7 +129,10 @@ class ResultIndex:
         """Read the descriptions of new and changed files."""
         found: dict[Path, tuple[int, int, int]] = {}
         for path in self._paths:
-            for file in [path] if path.is_file() else files.find_files(path):
+            for file in [path] if path.is_file() else sorted(path.rglob(f"*{ENDING}")):
+                # Hidden files and folders below a folder hold no results.
+                if any(part.startswith(".") for part in file.relative_to(path).parts):
+                    continue
                 with contextlib.suppress(FileNotFoundError):
                     state = file.stat()
                     found[file] = state.st_mtime_ns, state.st_size, state.st_ino
@@ -393,9 +396,7 @@ def read_entries(
     for file, some in numbers.items():
         parts = files.read_file(file, rounds, some)
         read |= {(file, i): one for i, one in zip(sorted(some), parts, strict=True)}
-    return [
-        [_select_used(read[one.file, one.number], one) for one in entries] for entries in points
-    ]
+    return [[_select_used(read[one.file, one.number], one) for one in own] for own in points]
 
 
 def _select_used(part: StoredPoint, entry: IndexEntry) -> StoredPoint:

@@ -11,13 +11,9 @@ from cqbjax.core.labels import OPTIMAL
 
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
 VARIABLES: dict[str, tuple[str, ...]] = {
-    "queue_length": RUN_DIMS,
-    "regret": RUN_DIMS,
-    "departures": RUN_DIMS,
-    "explored": RUN_DIMS,
+    **dict.fromkeys(("queue_length", "regret", "departures", "explored"), RUN_DIMS),
     "optimal_queue_length": RUN_DIMS[1:],
-    "seconds_per_round": RUN_DIMS[:1],
-    "compile_seconds": RUN_DIMS[:1],
+    **dict.fromkeys(("seconds_per_round", "compile_seconds"), RUN_DIMS[:1]),
 }
 REQUIRED_ATTRIBUTES = ("experiment", "K", "num_servers", "source", "provenance")
 # Manifest key: the study type, of a study that is not a sweep.

@@ -120,9 +120,8 @@ def table_library() -> str:
         text = json.dumps(base64.b64decode(match[1]).decode("latin1")).replace("</", "<\\/")
         return f"btoa({text})"
 
-    return BASE64.sub(
-        decode, generate_init_offline_itables_html(options.dt_bundle).partition("<div")[0]
-    )
+    library = generate_init_offline_itables_html(options.dt_bundle).partition("<div")[0]
+    return BASE64.sub(decode, library)
 
 
 def table(frame: pl.DataFrame, name: str, filters: Sequence[str], rows: int = 10) -> str:

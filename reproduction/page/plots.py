@@ -194,9 +194,8 @@ def _draw_panel(
     tips = [("", "$name"), ("round", "@t{0,0}"), ("mean", "@m{0,0.00}")]
     if all("l" in line.data_source.data for line in lines):
         tips.append(("95% interval", "@l{0,0.00} to @h{0,0.00}"))
-    plot.add_tools(
-        bk.HoverTool(renderers=lines, tooltips=tips, line_policy="nearest", visible=False)
-    )
+    hover = bk.HoverTool(renderers=lines, tooltips=tips, line_policy="nearest", visible=False)
+    plot.add_tools(hover)
     return plot
 
 

@@ -81,9 +81,8 @@ def compare_paired(made: Extract, asked: Arguments) -> Found:
         by_mean=pl.when(more).then(pl.col("mean") > 0).otherwise(pl.col("mean") < 0),
     )
     yes, against = int(rows["better"].sum()), int(rows["worse"].sum())
-    text = (
-        f"{find_style(asked['policy']).name} is ahead in {yes} of {rows.height} paired comparisons"
-    )
+    name = find_style(asked["policy"]).name
+    text = f"{name} is ahead in {yes} of {rows.height} paired comparisons"
     text += f" ({int(rows['by_mean'].sum())} by the mean)"
     text += f", behind in {against}" if against else ""
     failing = rows.filter(~pl.col("better"))

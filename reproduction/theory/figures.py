@@ -156,7 +156,6 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
             panel.set_ylim(bottom=1e-2)
         if left is axes[0, 0]:
             # Lines reach every corner of some panel: the legend is below all panels.
-            add_legend(
-                figure, handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9
-            )
+            below = {"loc": "outside lower center", "ncols": 4}
+            add_legend(figure, handles, frameon=False, fontsize=9, **below)
     return figure

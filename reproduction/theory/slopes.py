@@ -143,6 +143,5 @@ def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.
                     "slope_high": high, "bound": CURVES[statistic], "lost": lost,
                     "mean_at_end": float(average_bins(rounds, by_seed)[1].mean(axis=0)[-1]),
                 })  # fmt: skip
-    return pl.DataFrame(rows).with_columns(
-        pl.col("slope", "slope_low", "slope_high").fill_nan(None)
-    )
+    fitted = pl.col("slope", "slope_low", "slope_high")
+    return pl.DataFrame(rows).with_columns(fitted.fill_nan(None))

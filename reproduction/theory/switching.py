@@ -267,9 +267,8 @@ def tabulate_rules(paths: xr.Dataset) -> pl.DataFrame:
         A row a sentence: `rule`, `checked` and `failed`, numbers of (path, i, t), of (path, t) or
         of (path, i), and `paths_failed`, the number of sample paths with a failure.
     """
-    checked, failed = (
-        paths[name].transpose("seed", "rule").values for name in ("checked", "failed")
-    )
+    ordered = paths.transpose("seed", "rule", ...)
+    checked, failed = ordered["checked"].values, ordered["failed"].values
     columns = {"rule": [str(rule) for rule in paths["rule"].values], "checked": checked.sum(axis=0)}
     failures = {"failed": failed.sum(axis=0), "paths_failed": (failed > 0).sum(axis=0)}
     return pl.DataFrame(columns | failures)
@@ -288,9 +287,8 @@ def average_by_switch(paths: xr.Dataset, block: int) -> pl.DataFrame:
         psi 1 and -1, of `chance`, R(x*, S*) - R(x_i, S_i) that Q_i and Q_{i-1} part in round i, and
         of `parted`, the share of paths on which they do; and `e`, sqrt(E[gap^2]).
     """
-    end, gap, parted = (
-        paths[name].transpose("seed", "switch").values for name in ("psi", "gap", "parted")
-    )
+    ordered = paths.transpose("seed", "switch", ...)
+    end, gap, parted = (ordered[name].values for name in ("psi", "gap", "parted"))
     values = {"psi": end, "longer": end > 0, "shorter": end < 0, "chance": gap, "parted": parted}
     rows: list[dict[str, float]] = []
     for first in range(0, end.shape[1], block):
