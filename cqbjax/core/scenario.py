@@ -246,13 +246,13 @@ class Scenario:
         Raises:
             ValueError: in one sentence, naming the setting.
         """
-        problem, source = self.problem(K, 1), self.source
+        problem = self.problem(K, 1)
         for model in (*self.users, *self.service):
             model.check(problem)
-        if problem.channels > 1 and hasattr(source, "process"):
-            source.process.check(arrival_rate)
-            source = source.source
-        source.check(seeds, arrival_rate / problem.channels, K)
+        if problem.channels > 1 and hasattr(self.source, "process"):
+            self.source.check(seeds, arrival_rate, K, problem.channels)
+        else:
+            self.source.check(seeds, arrival_rate / problem.channels, K)
         if problem.channels > 1 and problem.age_column is not None:
             raise ValueError("count must be 1 where a log is replayed")
 

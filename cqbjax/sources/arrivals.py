@@ -104,10 +104,10 @@ class BatchArrivals:
             raise ValueError(f"arrival_rate={arrival_rate:g} must be at most {mean:g}, a batch")
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
-        """Draw the numbers of arrivals in rounds 1, ..., T: [T] int32."""
-        rounds = jnp.arange(1, horizon + 1)
-        uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
-        return jnp.sum(uniform[:, None] >= self._cumulative(arrival_rate), axis=1, dtype=jnp.int32)
+        """Draw the numbers of arrivals in rounds 1, ..., T: [T] int32, or bool if A = 1."""
+        uniform = rng.round_uniforms(key, jnp.arange(1, horizon + 1), rng.Stream.ARRIVAL)
+        came = jnp.sum(uniform[:, None] >= self._cumulative(arrival_rate), axis=1, dtype=jnp.int32)
+        return came if self.most > 1 else came > 0
 
     def _cumulative(self, rate: Array) -> Array:
         """Return the probabilities of fewer than 1, 2, ..., A arrivals: [A]."""
@@ -189,8 +189,8 @@ class ArrivalWrapper(SourceWrapper):
         problem: Problem = self.source.problem(K, horizon * most)
         return problem if most == 1 else problem._replace(horizon=horizon, max_arrivals=most)
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
-        """Validate the process and the source within.
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int, channels: int = 1) -> None:
+        """Validate the process, and the source within at its rate of one channel.
 
         Raises:
             ValueError: in one sentence, naming the key.
@@ -198,7 +198,7 @@ class ArrivalWrapper(SourceWrapper):
         self.process.check(arrival_rate)
         if self._max_arrivals > 1 and getattr(self.source, "outcome", "attempt") == "query":
             raise ValueError("outcome=query needs one arrival a round: queries go by their rounds")
-        self.source.check(seeds, arrival_rate, K)
+        self.source.check(seeds, arrival_rate / channels, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw T * A rounds of the inner source; A of these give the arrivals of one round."""

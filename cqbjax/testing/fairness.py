@@ -205,9 +205,9 @@ class PermutedServers(SourceWrapper):
         """The arrival process of the source within; AttributeError if it has none."""
         return self.source.process
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int, *channels: int) -> None:
         """Validate the source within."""
-        self.source.check(seeds, arrival_rate, K)
+        self.source.check(seeds, arrival_rate, K, *channels)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the workload of the source within, and renumber its LLMs."""

@@ -13,7 +13,9 @@ from tiers import cases
 
 from cqbjax.core import rng
 from cqbjax.core.pytree import as_arrays
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Problem
+from cqbjax.dynamics import ServiceChannels
 from cqbjax.sources import (
     ArrivalWrapper,
     BatchArrivals,
@@ -24,6 +26,7 @@ from cqbjax.sources import (
     convert_trace,
     synthetic,
 )
+from cqbjax.testing.fairness import permute_servers
 from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 from tests.reference import scenarios
 
@@ -225,6 +228,10 @@ def test_batches_have_their_sizes_and_poisson_its_counts():
     # Somebody comes in the rounds 1..T that their own uniforms say.
     own = rng.round_uniforms(rng.run_key(5), jnp.arange(1, 51), rng.Stream.ARRIVAL)
     np.testing.assert_array_equal(counts_of(sized, 0.7, 50) > 0, own >= 1 - batch)
+    # Batches of one query each are arrivals as any source's that has at most one a round.
+    alone = ArrivalWrapper(source=Coin(), process=BatchArrivals(sizes=[3]))
+    arrives = np.asarray(counts_of(alone, 0.7, 50))
+    assert arrives.dtype == bool and arrives.tolist() == (own >= 1 - 0.7).tolist()
 
 
 @pytest.mark.parametrize(
@@ -283,8 +290,11 @@ def test_kept_verdicts_are_of_one_server_and_of_queries_that_come_alone():
         by_query.check(seeds, 0.5, 2)
     with pytest.raises(ValueError, match="outcome=user must be one of attempt, query, prompt"):
         PromptPool(outcome="user", **table).check(seeds, 0.5, 1)
-    with pytest.raises(ValueError, match="outcome=query needs one arrival a round"):
-        ArrivalWrapper(source=by_query, process=BatchArrivals(most=8)).check(seeds, 0.5, 1)
+    several = ArrivalWrapper(source=by_query, process=BatchArrivals(most=8))
+    at_once = with_dynamics(several, [], [ServiceChannels(count=2)])
+    for source in (several, at_once, permute_servers(at_once, (1, 0, 2))):
+        with pytest.raises(ValueError, match="outcome=query needs one arrival a round"):
+            source.check(seeds, 0.5, 1)
     ArrivalWrapper(
         source=PromptPool(outcome="prompt", **table), process=BatchArrivals(most=8)
     ).check(seeds, 0.5, 1)
