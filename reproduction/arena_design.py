@@ -23,7 +23,9 @@ from matplotlib.figure import Figure
 
 from cqbjax.arena import scores, tasks
 from cqbjax.arena.board import read_board
+from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL, split_label
+from cqbjax.figures.files import encode_png
 from cqbjax.figures.panels import fonts
 from cqbjax.results.policy_styles import find_style
 from cqbjax.results.tables import write_csv
@@ -108,7 +110,7 @@ def draw_combinations(rows: pl.DataFrame) -> Figure:
     every = {task.name: task for task in tasks.list_tasks()}
     cells = {name: cross_cells(rows.filter(task=name)) for name in every}
     synthetic = [c for name, c in cells.items() if c[0] and not every[name].on_prompts]
-    panels = {"Synthetic data, mean of ten": (
+    panels = {"Synthetic (mean of ten)": (
         synthetic[0][0], np.mean([crossed.mean(0) for _, crossed in synthetic], axis=0)
     )}  # fmt: skip
     panels |= {
@@ -116,27 +118,26 @@ def draw_combinations(rows: pl.DataFrame) -> Figure:
         for name, (learners, crossed) in cells.items() if learners and every[name].on_prompts
     }  # fmt: skip
     with fonts(9.0):
-        figure = Figure(figsize=(9.0, 5.6), layout="constrained")
+        figure = Figure(figsize=(7.0, 6.4), layout="constrained")
         axes = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
         for panel, (title, (learners, means)) in zip(axes, panels.items(), strict=True):
-            for name, own in zip(learners, means, strict=True):
-                style = find_style(name)
-                panel.plot(range(4), own.ravel(), marker="o", color=style.color, ms=4, lw=1.4,
-                           ls=style.dashes, label=style.name)  # fmt: skip
-            panel.set_title(title, loc="left", fontsize=10, fontweight="bold")
-            panel.set(ylim=(-0.55, 1.04), xticks=range(4))
-            panel.set_xticklabels(WORDS["combinations"], fontsize=6.5)
-            panel.axhline(0, color="black", lw=0.6)
-            panel.grid(axis="y", lw=0.4)
-        for panel in axes[::3]:
-            panel.set_ylabel("score (below -0.5 not shown)")
-        figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=5,
-                      fontsize=8, frameon=False)  # fmt: skip
-        figure.suptitle(
-            "On synthetic data the learner decides; "
-            "on real prompts the retry rule brings most together",
-            fontsize=11, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+            at = [-WORDS["learners"].index(name) for name in learners]
+            for own, (label, color, fill, marker) in zip(
+                means.reshape(-1, 4).T, WORDS["combinations"], strict=True
+            ):
+                panel.plot(np.maximum(own, -0.55), at, marker, label=label, color=color, mfc=fill,
+                           ms=6, clip_on=False)  # fmt: skip
+            panel.set_title(title, loc="left", fontsize=9, fontweight="bold")
+            names = [find_style(name).name for name in WORDS["learners"]]
+            panel.set_yticks(range(0, -len(names), -1), names)
+            panel.set(xlim=(-0.6, 1.05), xticks=(-0.5, 0, 0.5, 1))
+            panel.tick_params(left=False)
+            panel.grid(lw=0.4)
+        for panel in axes[3:]:
+            panel.set_xlabel("Score")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2,
+                      frameon=False, alignment="left", title=WORDS["design_note"])  # fmt: skip
+        figure.suptitle(WORDS["design_title"], fontsize=10, fontweight="bold", x=0.01, ha="left")
     return figure
 
 
@@ -181,5 +182,5 @@ if __name__ == "__main__":
     runs = scores.add_scores(read_board().rows).filter(pl.col("policy") != OPTIMAL)
     made = analyse(runs)
     write_csv(RESULTS / "tables" / "arena_design.csv", made)
-    draw_combinations(runs).savefig(RESULTS / "figures" / "arena_design.png", dpi=110)
+    write_atomic(RESULTS / "figures" / "arena_design.png", encode_png(draw_combinations(runs)))
     draw_summary(runs).savefig(RESULTS / "figures" / "arena.png", dpi=100)

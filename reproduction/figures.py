@@ -25,7 +25,7 @@ from cqbjax.figures.files import save_figure
 from cqbjax.figures.panels import PRINTED_POINTS, VERBATIM
 from cqbjax.figures.users import PER_QUERIES, draw_costs
 from cqbjax.results.frame import add_interval
-from cqbjax.results.policy_styles import find_style, sort_policies
+from cqbjax.results.policy_styles import Style, find_style, sort_policies
 from reproduction import extracts
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -44,7 +44,12 @@ def read_rows(panel: Mapping[str, Any], results: Path = RESULTS) -> pl.DataFrame
 
     They are rows of a table, whose column `value` is drawn, or of a frame of an extract, whose
     metric `value` is drawn. `where` selects rows, `policies` their policies; `scale` multiplies.
+    With `series`, each of these columns takes the place of a policy.
     """
+    if "series" in panel:
+        rest = {key: one for key, one in panel.items() if key != "series"}
+        columns = {name: read_rows(rest | {"value": name}, results) for name in panel["series"]}
+        return pl.concat(own.with_columns(policy=pl.lit(x)) for x, own in columns.items())
     value, scale = str(panel["value"]), panel.get("scale", 1)
     if "extract" in panel:
         made = extracts.read(results / "report" / "extracts" / panel["extract"])
@@ -71,11 +76,17 @@ def read_rows(panel: Mapping[str, Any], results: Path = RESULTS) -> pl.DataFrame
     return rows.with_columns(low=low, high=high).drop_nulls("mean")
 
 
+def style_line(label: str, panel: Mapping[str, Any]) -> Style:
+    """Return a policy's style, or that of a column in `series`: its colour and dashes."""
+    series = panel.get("series", {})
+    return Style(label, *series[label]) if label in series else find_style(label)
+
+
 def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
     """Draw a line of dots with intervals for each policy, pair of policies or setting.
 
     `pairs` joins the dots of two policies, the first of which is hollow; `label` names the settings
-    that have a line each, with a dot for each policy.
+    that have a line each, with a dot for each policy, `dodge` lines apart.
     """
     pairs: Mapping[str, str] = panel.get("pairs", {})
     names = {label: find_style(label).name for label in rows["policy"]} | panel.get("names", {})
@@ -92,9 +103,13 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
         groups = [(names[own["policy"][0]], own) for own in rows.partition_by("policy")]
     if panel.get("sort", True):
         groups.sort(key=lambda group: float(group[1]["mean"].to_numpy().max()))
-    for place, (_, dots) in enumerate(groups):
-        axis.plot(dots["mean"].to_numpy(), [place] * len(dots), color="#CCCCCC", zorder=1)
+    order = panel.get("policies") or sort_policies(set(rows["policy"]))
+    dodge = panel.get("dodge", 0.0)
+    for row, (_, dots) in enumerate(groups):
+        if not dodge:
+            axis.plot(dots["mean"].to_numpy(), [row] * len(dots), color="#CCCCCC", zorder=1)
         for dot in dots.iter_rows(named=True):
+            place = row + dodge * (order.index(dot["policy"]) - (len(order) - 1) / 2)
             color, bars = find_style(dot["policy"]).color, None
             if dot["low"] is not None:
                 bars = [[dot["mean"] - dot["low"]], [dot["high"] - dot["mean"]]]
@@ -121,8 +136,7 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
         for name, fill in zip(panel.get("pair_names", ()), ("white", "black"), strict=False)
     ]
     if "label" in panel:
-        labels = sort_policies(set(rows["policy"]))
-        looks = [(names[x], find_style(x).color, find_style(x).color) for x in labels]
+        looks = [(names[x], find_style(x).color, find_style(x).color) for x in order]
     return [Line2D([], [], color=color, marker="o", markersize=4.5, linestyle="", label=name,
                    markerfacecolor=fill) for name, color, fill in looks]  # fmt: skip
 
@@ -130,20 +144,25 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
 def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
     """Draw a line with its interval for each policy over the column `x`, labelled at its end.
 
-    `muted` policies are grey and have one label, `muted_name`; `names` replaces labels; `marks` are
-    vertical lines with a text.
+    `muted` policies are grey; `names` replaces labels; `bars` draws intervals as bars. Arrows mark
+    the values of `ceiling` policies, which are lower bounds.
     """
     x, muted = panel.get("x", "round"), panel.get("muted", [])
     ends: list[tuple[float, str, str]] = []
     several = rows.group_by("policy").len()["len"].max()
     for label in sort_policies(set(rows["policy"])):
-        own, style = rows.filter(policy=label).sort(x), find_style(label)
+        own, style = rows.filter(policy=label).sort(x), style_line(label, panel)
         at, mean, low, high = own.select(x, "mean", "low", "high").cast(pl.Float64).to_numpy().T
         mean = np.where(mean > 0, mean, np.nan) if panel.get("log") else mean
         options = MUTED if label in muted else panels.line_options(style) | {"marker": None}
         options |= {"marker": "o", "markersize": 3.0} if several < 12 else {}  # type: ignore[operator]
+        if label in panel.get("ceiling", []):
+            options |= {"marker": "$\\uparrow$", "markersize": 9.0, "linestyle": ""}
         axis.plot(at, mean, zorder=3 if style.on_top else 2, **options)
-        if label not in muted:
+        if label not in muted and panel.get("bars"):
+            sides = [mean - low, high - mean]
+            axis.errorbar(at, mean, sides, fmt="none", ecolor=style.color, elinewidth=0.9)
+        elif label not in muted:
             axis.fill_between(at, low, high, color=style.color, alpha=0.18, linewidth=0)
         name = panel.get("names", {}).get(label, "" if label in muted else style.name)
         ends += [(float(mean[np.isfinite(mean)][-1]), name, options["color"])] if name else []
@@ -162,17 +181,8 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
     if "ticks" in panel:
         axis.set_xticks(panel["ticks"], [f"{tick:g}" for tick in panel["ticks"]])
         axis.minorticks_off()
-    for mark in panel.get("marks", []):
-        axis.axvline(mark["x"], color=GREY, linewidth=0.9, linestyle=":")
-        axis.annotate(
-            mark["text"], (mark["x"], mark.get("y", 0.97)), (3, 0), ("data", "axes fraction"),
-            "offset points", color="#555555", va="top", **VERBATIM,
-        )  # fmt: skip
-    if panel.get("labels", True):
-        label_ends(axis, ends)
-        return []
-    others = [Line2D([], [], label=panel["muted_name"], **MUTED)] if muted else []
-    return [*panels.legend_lines(sort_policies(set(rows["policy"]) - {*muted})), *others]
+    label_ends(axis, ends)
+    return []
 
 
 def number_decades(axis: Axes, which: Literal["x", "y"]) -> None:
@@ -192,9 +202,10 @@ def label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
     order = np.argsort(heights)
     placed, grid = np.clip(heights[order], 0, 1), axis.get_gridspec()
     # How many times lower a panel is than one of two inches.
-    lower = 2.0 * (grid.nrows if grid else 1) / (cast(Figure, axis.figure).get_figheight() - 0.9)
+    lower = 2.0 * (grid.nrows if grid else 1) / (cast(Figure, axis.figure).get_figheight() - 1.2)
     tall = [LABEL_GAP * lower * (1 + ends[i][1].count("\n")) for i in order]
-    for _ in range(200):  # moves neighbours apart until none overlap
+    for _ in range(200):  # moves neighbours apart until none overlap, between ticks and title
+        placed = np.clip(placed, 0.04, 0.98)
         for i in range(len(placed) - 1):
             overlap = (tall[i] + tall[i + 1]) / 2 - (placed[i + 1] - placed[i])
             if overlap > 1e-6:
@@ -236,7 +247,8 @@ def draw_printed(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> li
         axis.plot(own["paper"].to_numpy(), own["mean"].to_numpy(), linestyle="", **look)
         dots += [Line2D([], [], linestyle="", label=name, **look)] if name else []
     numbers = rows.select("paper", "mean").to_numpy()
-    ends = np.array([numbers.min() / 1.05, numbers.max() * 1.05])
+    span = max(1.05, (numbers.max() / numbers.min()) ** 0.05)
+    ends = np.array([numbers.min() / span, numbers.max() * span])
     axis.plot(ends, ends, color="black", linewidth=0.8, zorder=1)
     axis.set(xscale="log", yscale="log", aspect="equal", xlim=ends, ylim=ends)
     number_decades(axis, "x")
@@ -253,21 +265,30 @@ KINDS = {
 def draw(picture: Mapping[str, Any], results: Path = RESULTS) -> Figure:
     """Draw a picture from its entry: a title that says the finding, panels, a note.
 
-    Each panel has the picture's keys and its own; `where` is merged.
+    Each panel has the picture's keys and its own; `where` is merged. `marks` are vertical lines
+    with a text.
     """
     shared = {key: value for key, value in picture.items() if key not in ("panels", "title")}
     listed, columns = picture["panels"], picture.get("columns", len(picture["panels"]))
     handles: dict[str, Any] = {}
     with panels.fonts(PRINTED_POINTS):
         figure = Figure(figsize=picture["size"], layout="constrained")
-        axes = figure.subplots(
-            math.ceil(len(listed) / columns), columns, squeeze=False,
-            height_ratios=picture.get("heights"),
-        ).ravel()  # fmt: skip
+        axes = figure.subplots(math.ceil(len(listed) / columns), columns, squeeze=False).ravel()
         for axis, panel in zip(axes, listed, strict=False):
             own = shared | panel | {"where": shared.get("where", {}) | panel.get("where", {})}
             drawn = KINDS[own["kind"]](axis, read_rows(own, results), own)
             handles |= {str(one.get_label()): one for one in drawn}
+            for mark in own.get("marks", []):
+                axis.axvline(mark["x"], color=GREY, linewidth=0.9, linestyle=":")
+                axis.annotate(
+                    mark["text"], (mark["x"], mark.get("y", 0.97)), (3, 0),
+                    ("data", "axes fraction"), "offset points", color="#555555", va="top",
+                    **VERBATIM,
+                )  # fmt: skip
+            if "xlim" in own:
+                axis.set_xlim(own["xlim"])
+                if own.get("log"):
+                    number_decades(axis, "x")
             axis.set_title(panel.get("title", ""), loc="left", **VERBATIM)
             axis.set_xlabel(own.get("xlabel", "Round"), **VERBATIM)
             axis.set_ylabel(own.get("ylabel", ""), **VERBATIM)
@@ -276,10 +297,11 @@ def draw(picture: Mapping[str, Any], results: Path = RESULTS) -> Figure:
         figure.suptitle(picture["title"], x=0.01, ha="left", weight="bold", **VERBATIM)
         note = textwrap.fill(picture["note"], int(16 * picture["size"][0]))
         if handles:
+            lines = math.ceil(sum(5 + len(name) for name in handles) / (16 * picture["size"][0]))
             panels.add_legend(
                 figure, list(handles.values()), title=note, loc="outside lower left",
-                frameon=False, ncols=min(len(handles), 7), handlelength=1.6, columnspacing=1.2,
-                alignment="left",
+                frameon=False, ncols=math.ceil(len(handles) / lines), handlelength=1.6,
+                columnspacing=1.2, alignment="left",
             )  # fmt: skip
         else:
             size = matplotlib.rcParams["font.size"]

@@ -101,14 +101,13 @@ class Eigenvalues(ProofStudy):
         return measured.assign_attrs(parameters=config.parameters, c1=float(config.c1))
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
-        from reproduction.theory import figures, quantities
+        """Return the eigenvalues at the rounds of the table."""
+        from reproduction.theory import quantities
 
         title, cells = config.title or config.name, _cells(points)
         tabulate = functools.partial(quantities.tabulate_eigenvalues, rounds=config.table_rounds)
         table = _tabulate(cells, ("K", "parameters", "arrival_rate"), tabulate)
-        figure = figures.draw_eigenvalues(cells, title)
-        return StudyOutput({"": OutputTable(table, title)}, {"": figure})
+        return StudyOutput({"": OutputTable(table, title)}, {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +178,7 @@ class Switching(ProofStudy):
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return how often each sentence fails, and the effect of a switch by its round."""
-        from reproduction.theory import figures, switching
+        from reproduction.theory import switching
 
         title = config.title or config.name
         cells = [
@@ -192,8 +191,7 @@ class Switching(ProofStudy):
         average = functools.partial(switching.average_by_switch, block=self.block)
         averages = _tabulate(cells, keys, average)
         by_switch = OutputTable(averages, f"{title}: by_switch", printed=False)
-        figure = figures.draw_switching(averages, title)
-        return StudyOutput({"": OutputTable(rules, title), "by_switch": by_switch}, {"": figure})
+        return StudyOutput({"": OutputTable(rules, title), "by_switch": by_switch}, {})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ from cqbjax.core.files import check_writable
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import display
 from cqbjax.figures import save_figure
+from cqbjax.figures.panels import PRINTED_POINTS, fonts
 from cqbjax.results import tables
 from cqbjax.results.summaries import mean_ci
 from tests.reference import known_queues
@@ -38,7 +39,25 @@ _add("--results", type=Path, default=Path("results"), metavar="FOLDER", help="wh
 # At higher loads the truncated chains have too few states.
 MOST_LOAD = 0.99
 CAPTION = "Mean queue length, known and simulated"
-WIDTH, ROW, REST = 10.0, 0.28, 1.4  # inches
+WIDTH, ROW, REST = 7.0, 0.23, 1.2  # inches
+# The rows of the picture, in words that need no page.
+ROWS = {
+    "one success rate": "all queries alike",
+    "Poisson many a round": "Poisson arrivals in each round",
+    "batches of one or two": "one or two arrive together",
+    "two classes, oldest first": "easy and hard queries, oldest first",
+    "two classes, newest first": "easy and hard queries, newest first",
+    "two classes, likeliest first": "easy and hard queries, easy first",
+    "at most two attempts": "users leave after two attempts",
+    "giving up by chance": "users leave by chance after a failure",
+    "leaving unserved": "users leave while they wait",
+    "attempts of two rounds": "an answer takes two rounds",
+    "attempts of two rounds on average": "an answer takes two rounds on average",
+    "three served a round": "three queries served per round",
+    "three served, leaving unserved": "three served, users leave while they wait",
+    "back in the next round": "users come back in the next round",
+    "back after five rounds on average": "users come back after five rounds on average",
+}
 BLUE, GREY = "#0072B2", "#555555"
 
 
@@ -111,26 +130,31 @@ def draw(table: pl.DataFrame) -> Figure:
     """Draw by how many percent each simulated mean is off, with its interval: a panel a load."""
     names = table["world"].unique(maintain_order=True).to_list()
     loads = sorted(set(table["load"]))
-    figure = Figure(figsize=(WIDTH, ROW * len(names) + REST), layout="constrained")
-    panels = figure.subplots(1, len(loads), sharey=True, sharex=True, squeeze=False)[0]
-    at = np.arange(len(names))
-    for panel, load in zip(panels, loads, strict=True):
-        rows = table.filter(pl.col("load") == load)
-        middle, low, high = (rows[f"apart{end}"].to_numpy() for end in ("", "_low", "_high"))
-        panel.axvline(0, color=GREY, linewidth=0.8)
-        panel.errorbar(
-            middle, at, xerr=[middle - low, high - middle], fmt="o", color=BLUE, markersize=4
+    with fonts(PRINTED_POINTS):
+        figure = Figure(figsize=(WIDTH, ROW * len(names) + REST), layout="constrained")
+        panels = figure.subplots(1, len(loads), sharey=True, sharex=True, squeeze=False)[0]
+        at = np.arange(len(names))
+        for panel, load in zip(panels, loads, strict=True):
+            rows = table.filter(pl.col("load") == load)
+            middle, low, high = (rows[f"apart{end}"].to_numpy() for end in ("", "_low", "_high"))
+            panel.axvline(0, color=GREY, linewidth=0.8)
+            panel.errorbar(
+                middle, at, xerr=[middle - low, high - middle], fmt="o", color=BLUE, markersize=4
+            )
+            panel.set_title(f"load {load:g}", loc="left")
+        panels[0].set_yticks(at, [ROWS.get(name, name) for name in names])
+        panels[0].invert_yaxis()
+        figure.supxlabel(
+            "Simulated minus exact mean queue length, in percent of the exact one\n"
+            "The rows of a load share their random draws, so their errors lean the same way.",
+            fontsize=PRINTED_POINTS,
         )
-        panel.set_title(f"load {load:g}", loc="left")
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(at, names)
-    panels[0].invert_yaxis()
-    figure.supxlabel("simulated minus exact mean queue length, in percent of the exact one")
-    held = ((table["apart_low"] <= 0) & (table["apart_high"] >= 0)).sum()
-    figure.suptitle(
-        f"{held} of {table.height} simulated mean queue lengths agree with exact ones: "
-        f"95% intervals of {table['seeds'][0]} seeds"
-    )
+        held = ((table["apart_low"] <= 0) & (table["apart_high"] >= 0)).sum()
+        figure.suptitle(
+            f"{held} of {table.height} simulated mean queue lengths agree with exact ones\n"
+            f"(95% intervals over {table['seeds'][0]} seeds)",
+            x=0.01, ha="left", weight="bold",
+        )  # fmt: skip
     return figure
 
 

@@ -115,7 +115,7 @@ def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
      ("theory_eigenvalues", ["horizon=40", "record_every=null", "table_rounds=[40]"],
       ["theory_eigenvalues"])],
 )  # fmt: skip
-def test_a_study_of_a_proof_writes_its_table_and_figure(name, words, tables, tmp_path):
+def test_a_study_of_a_proof_writes_its_tables(name, words, tables, tmp_path):
     done = called(
         "run", f"experiment={name}", "num_seeds=3", "num_servers=2", "dim=2", "arrival_rate=0.4",
         "slackness=0.01", *words, f"results_dir={tmp_path}",
@@ -126,7 +126,6 @@ def test_a_study_of_a_proof_writes_its_table_and_figure(name, words, tables, tmp
     for table in tables:
         frame = pl.read_csv(tmp_path / "tables" / f"{table}.csv")
         assert frame.height and set(frame["seeds"]) == {3}
-    assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000
     if name == "theory_switching":
         rules = pl.read_csv(tmp_path / "tables" / f"{name}.csv")
         assert rules.filter(~pl.col("rule").str.contains("printed|sketch"))["failed"].sum() == 0

@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from cqbjax.results.policy_styles import find_style
 from reproduction import figures
 
 PICTURES = figures.load_pictures()
@@ -27,7 +26,8 @@ def test_policies_of_a_picture_have_different_colours(name):
         named = panel["kind"] == "printed" or (panel["kind"] == "dots" and "label" not in panel)
         labels = set() if named else {*rows["policy"]} - {*panel.get("muted", [])}
         for one, other in itertools.combinations(sorted(labels), 2):
-            assert find_style(one).color != find_style(other).color, (one, other)
+            colors = [figures.style_line(label, panel).color for label in (one, other)]
+            assert colors[0] != colors[1], (one, other)
 
 
 @pytest.mark.parametrize("name", [x for x in PICTURES if x != "paper_printed"])
