@@ -28,7 +28,6 @@ from cqbjax.core.types import (
     Policy,
     Problem,
     Source,
-    blank_action,
     read_needs,
 )
 
@@ -70,17 +69,9 @@ class StepInfo(NamedTuple):
     overflow: Array
 
 
-class _ActionState(NamedTuple):
-    """The action of a round, and the action and feedback that `update` received."""
-
-    action: Action
-    updated: Action
-    feedback: Feedback
-
-
 @pytree
 class _ActionPolicy:
-    """A policy that takes the action in its state and stores the feedback."""
+    """A policy whose state is the action of the round, and then what `update` receives."""
 
     mixed: bool = static(default=False)
 
@@ -88,22 +79,16 @@ class _ActionPolicy:
     def needs(self) -> Needs:
         return Needs(offer_counts=True, entry_rounds=True, smaller_assortments=self.mixed)
 
-    def init(self, problem: Problem, contexts: Array) -> _ActionState:
-        del contexts
-        size = problem.assortment_size
-        blank = blank_action(size, self.mixed)
-        updated = blank_action(size, self.mixed or (problem.outages and size > 1))
-        return _ActionState(blank, updated, Feedback(jnp.zeros((), jnp.int32), jnp.bool_(False)))
+    def init(self, problem: Problem, contexts: Array) -> None:
+        """Return no state: `Env.step` sets the action."""
 
-    def select(self, key: Array, state: _ActionState, observation: Observation) -> Action:
-        del key, observation
-        return state.action
+    def select(self, key: Array, state: Action, observation: Observation) -> Action:
+        return state
 
     def update(
-        self, state: _ActionState, observation: Observation, action: Action, feedback: Feedback
-    ) -> _ActionState:
-        del observation
-        return _ActionState(state.action, action, feedback)
+        self, state: Action, observation: Observation, action: Action, feedback: Feedback
+    ) -> tuple[Action, Feedback]:
+        return action, feedback
 
 
 class Env:
@@ -175,9 +160,8 @@ class Env:
         """
         rate = jnp.asarray(self.arrival_rate, float)
         instance = simulate.draw_instance(key, self.source, rate, self.problem)
-        if instance.dynamics is not None and (
-            instance.dynamics.multi_round or instance.dynamics.delay > 0
-        ):
+        dynamics = instance.dynamics
+        if dynamics is not None and (dynamics.multi_round or dynamics.delay > 0):
             raise ValueError(
                 "an environment returns the outcome of an action at once: use service times of one "
                 "round and no delayed feedback"
@@ -185,7 +169,7 @@ class Env:
         carry = simulate.start(
             self._policy, self.problem, instance, self.capacity, recording=RECORDERS
         )
-        state = EnvState(instance, carry._replace(state=None), jnp.int32(1))
+        state = EnvState(instance, carry, jnp.int32(1))
         return self.observe(state), state
 
     def step(
@@ -205,16 +189,14 @@ class Env:
             that wait after this round; whether the run has ended; and the outcome of the action.
         """
         del key
-        before = self._policy.init(self.problem, state.instance.workload.contexts)
         carry, _ = simulate.run_round(
-            self._policy, self.problem, state.instance,
-            state.carry._replace(state=before._replace(action=action)), state.round, RECORDERS,
+            self._policy, self.problem, state.instance, state.carry._replace(state=action),
+            state.round, RECORDERS,
         )  # fmt: skip
         after = EnvState(state.instance, carry._replace(state=None), state.round + 1)
-        info = StepInfo(
-            carry.state.updated, carry.state.feedback, carry.length, carry.recorded["departures"],
-            carry.overflow > 0,
-        )  # fmt: skip
+        updated, feedback = carry.state
+        departed, overflow = carry.recorded["departures"], carry.overflow > 0
+        info = StepInfo(updated, feedback, carry.length, departed, overflow)
         done = state.round >= self.problem.horizon
         return self.observe(after), after, -carry.length.astype(float), done, info
 

@@ -77,7 +77,8 @@ class AttemptRunner(NamedTuple):
             seen, uniform = hide_slots(seen, hidden), uniform[channel]
             key = jax.random.fold_in(rng.stream_key(key, rng.Stream.CHANNELS), channel)
         selected = action = self.policy.select(key, self.carry.state, seen)
-        available, answered = None if dynamics is None else dynamics.available(round_), None
+        available = None if dynamics is None else dynamics.combine("available", round_)
+        answered = None
         if available is not None:
             offered = mask_unoffered(action.offered, available[action.servers], False)
             answered = jnp.any(offered)
@@ -96,7 +97,8 @@ class AttemptRunner(NamedTuple):
         if dynamics is not None:
             valid = jnp.any(queueing.mark_waiting(seen.queue))
             prompt, servers = workload.prompts[row], action.answering_servers
-            last = round_ + dynamics.service_time(round_, channel, prompt, servers) - 1
+            rounds = dynamics.combine("service_time", round_, channel, prompt, servers)
+            last = round_ if rounds is None else round_ + jnp.maximum(jnp.int32(1), rounds) - 1
             last = last if answered is None else jnp.where(answered, last, round_)
             valid = valid if running is None else valid & ~running.active
             served = valid if answered is None else valid & answered
@@ -142,7 +144,7 @@ class AttemptRunner(NamedTuple):
             utilities = attempt.utilities[action.servers]
             likeliest = linalg.first_argmax(mask_unoffered(action.offered, utilities, DOWN_UTILITY))
             reported = jnp.where(abandoned & reaction.looks_satisfied, likeliest, reported)
-            reaches = dynamics.feedback_arrives(round_, channel)
+            reaches = dynamics.combine("feedback_arrives", round_, channel)
             arrives = ended if reaches is None else ended & reaches
         feedback = PendingFeedback(None, action, reported, arrives)
         pending, state = self._learn(pending, state, channel, feedback)

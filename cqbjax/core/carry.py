@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import contract, queueing, recorders
+from cqbjax.core import contract, queueing
 from cqbjax.core.instances import Instance
 from cqbjax.core.recorders import STANDARD, QueueLength, Recorder
 from cqbjax.core.scenario import Dynamics
@@ -139,7 +139,7 @@ def start(
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.workload.contexts),
-        recorders.start(recording, problem),
+        {recorder.name: recorder.start(problem) for recorder in recording},
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
         contract.empty_breach(problem) if checked else None,

@@ -29,22 +29,26 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_not_negative(settings: Any, *keys: str, finite: bool = True) -> None:
-    """Check that fields of a configured object are numbers, and not negative.
+def check_interval(settings: Any, interval: str, *keys: str) -> None:
+    """Check that fields of a configured object are numbers in an interval.
 
     Args:
         settings: the object.
+        interval: such as "[0, 1]", or "(0, inf)" for finite numbers above 0.
         *keys: names of the fields.
-        finite: whether infinity is an error.
 
     Raises:
-        ValueError: naming the field and what is allowed.
+        ValueError: naming the field and the interval.
     """
+    low, high = map(float, interval[1:-1].split(","))
     for key in keys:
         value = getattr(settings, key)
-        if not is_number(value) or not float(value) >= 0 or (finite and float(value) == math.inf):
-            allowed = "a finite number" if finite else "a number"
-            raise ValueError(f"{key}={value} must be {allowed} and not negative")
+        number = float(value) if is_number(value) else math.nan
+        above = number >= low if interval[0] == "[" else number > low
+        below = number <= high if interval[-1] == "]" else number < high
+        if not (above and below):
+            text = f"{number:g}" if is_number(value) else value
+            raise ValueError(f"{key}={text} must be a number in {interval}")
 
 
 def round_fraction(value: Any) -> Any:

@@ -27,7 +27,7 @@ def observe(
         newest=carry.newest,
         prompts=workload.prompts[queue.row],
         utilities=true_utilities(instance, queue.row, round_) if informed else None,
-        available=None if dynamics is None else dynamics.available(round_),
+        available=None if dynamics is None else dynamics.combine("available", round_),
         run_length=instance.run_length,
     )
     if carry.dynamics is None:
@@ -48,7 +48,7 @@ def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
     if drift is not None:
         cos, sin = drift.cos[round_ - 1], drift.sin[round_ - 1]
         utilities = cos * utilities + sin * drift.other[rows]
-    available = None if dynamics is None else dynamics.available(round_)
+    available = None if dynamics is None else dynamics.combine("available", round_)
     return utilities if available is None else jnp.where(available, utilities, DOWN_UTILITY)
 
 

@@ -54,12 +54,15 @@ def pytree(cls: type[T]) -> type[T]:
     Fields declared with `static` belong to the tree's structure; every other field is a leaf (or a
     subtree), so that it can be traced, batched by `vmap` and changed without recompiling. If a
     field's type is `cqbjax.core.pytree.Numbers` (an array or a list of numbers), a list in it
-    becomes an array before the class's `__post_init__`.
+    becomes an array before the class's `__post_init__`. In a class of this package,
+    `check_options` validates the options and other fields of a `Literal` type.
     """
     check: Any = getattr(cls, "__post_init__", None)
 
     def post_init(tree: Any) -> None:
         convert_lists(tree, *numbers)
+        if made.__module__.startswith("cqbjax."):
+            check_options(tree)
         if check:
             check(tree)
 

@@ -144,6 +144,13 @@ class ServiceModel(DynamicsModel):
         return None
 
 
+# How a scenario combines the values of its service models, by method.
+COMBINED: dict[str, Callable[[Array, Array], Array]] = {
+    "available": jnp.logical_and, "service_time": jnp.maximum,
+    "feedback_arrives": jnp.logical_and, "prices": jnp.multiply,
+}  # fmt: skip
+
+
 class Dynamics(NamedTuple):
     """The user and service models of one run, with their draws.
 
@@ -171,23 +178,6 @@ class Dynamics(NamedTuple):
         """Rounds between the end of an attempt and its feedback."""
         return max((model.delay for model in self.service), default=0)
 
-    def available(self, round_: Array) -> Array | None:
-        """Return which servers answer in a round: [N] bool, or None."""
-        return self._combine(jnp.logical_and, "available", round_)
-
-    def service_time(self, round_: Array, channel: Array, prompt: Array, servers: Array) -> Array:
-        """Return how many rounds an attempt takes that begins in this one: [] int32."""
-        longest = self._combine(jnp.maximum, "service_time", round_, channel, prompt, servers)
-        return jnp.int32(1) if longest is None else jnp.maximum(jnp.int32(1), longest)
-
-    def feedback_arrives(self, round_: Array, channel: Array) -> Array | None:
-        """Return whether feedback reaches the policy: [] bool, or None."""
-        return self._combine(jnp.logical_and, "feedback_arrives", round_, channel)
-
-    def prices(self, round_: Array) -> Array | None:
-        """Return the factor of each server's price in a round: [N] float, or None."""
-        return self._combine(jnp.multiply, "prices", round_)
-
     def react(self, round_: Array, channel: Array, attempts: Array) -> Reaction:
         """Return what the user of a failed attempt does."""
         abandons, looks_satisfied, return_delay = PAPER_REACTION
@@ -199,16 +189,23 @@ class Dynamics(NamedTuple):
             return_delay = jnp.maximum(return_delay, reaction.return_delay)
         return Reaction(abandons, looks_satisfied, return_delay)
 
-    def _combine(
-        self, combine: Callable[[Array, Array], Array], method: str, round_: Array, *args: Array
-    ) -> Array | None:
-        """Combine what the service models return by a method; None if all return None."""
+    def combine(self, method: str, round_: Array, *args: Array) -> Array | None:
+        """Return what the service models return by a method, combined by `COMBINED`.
+
+        Args:
+            method: `available`, `service_time`, `feedback_arrives` or `prices`.
+            round_: [] int32 t.
+            *args: the further arguments of the method.
+
+        Returns:
+            None if all models return None.
+        """
         values = []
         for model, drawn in zip(self.service, self.service_draws, strict=True):
             here = jax.tree.map(lambda leaf: leaf[round_ - 1], drawn)
             value = getattr(model, method)(here, *args)
             values += [] if value is None else [value]
-        return functools.reduce(combine, values) if values else None
+        return functools.reduce(COMBINED[method], values) if values else None
 
 
 # The members by which a model differs from the paper's.

@@ -22,14 +22,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import contract, linalg, platforms, queueing, recorders, rng
+from cqbjax.core import contract, linalg, platforms, queueing, rng
 from cqbjax.core.attempts import AttemptRunner
 from cqbjax.core.carry import NEVER, Carry, DynamicsState, start
 from cqbjax.core.instances import Instance, draw_instance
 from cqbjax.core.observations import observe, true_utilities
 from cqbjax.core.recorders import STANDARD, Recorder, Round
 from cqbjax.core.recorders.queue import attempt_regrets
-from cqbjax.core.types import NO_SERVER, Action, Policy, Problem, Queue, Source, mask_unoffered
+from cqbjax.core.types import NO_SERVER, Policy, Problem, Queue, Source, mask_unoffered
 
 __all__ = ["Carry", "Instance", "Segment", "advance", "draw_instance", "run_rounds", "observe",
            "run_round", "start", "trace", "true_utilities"]  # fmt: skip
@@ -37,6 +37,8 @@ __all__ = ["Carry", "Instance", "Segment", "advance", "draw_instance", "run_roun
 
 class Decision(NamedTuple):
     """One round in full, for tests and for inspecting a run.
+
+    With c > 1 channels, the fields of attempts have a leading axis [c].
 
     Attributes:
         query: [] int32 arrival round of the served query, 0 where the queue was empty.
@@ -118,19 +120,23 @@ def run_round(
         problem, round_, workload, carry.queue, attempt.action, attempt.utilities, attempt.choice,
         valid, departed, queue, length, state, abandoned, reneged,
         None if running is None else continued.active,
-        None if dynamics is None else dynamics.prices(round_),
+        None if dynamics is None else dynamics.combine("prices", round_),
         unanswered,
     )  # fmt: skip
     after = Carry(
         queue, _store_features(carry.slot_features, workload.contexts, rows, newest, admitted),
         arrives if problem.max_arrivals == 1 else arrives > 0, newest,
-        state, recorders.update(recording, carry.recorded, full),
+        state, {one.name: one.update(carry.recorded[one.name], full) for one in recording},
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
         jnp.maximum(carry.peak, used_slots), breach, dynamics_state,
     )  # fmt: skip
     regret = attempt_regrets(attempt.utilities, attempt.action, over)
-    decision = make_decision(carry.queue, attempt.action, attempt.choice, valid, regret, state)
-    return after, decision
+    action, slot = attempt.action, attempt.action.slot
+    return after, Decision(
+        jnp.where(valid, carry.queue.arrived[slot], 0), carry.queue.row[slot],
+        mask_unoffered(action.offered, action.servers, NO_SERVER), attempt.choice,
+        action.explored & valid, valid, regret, state,
+    )  # fmt: skip
 
 
 def _admit(instance: Instance, before: DynamicsState, queue: Queue, round_: Array) -> DynamicsState:
@@ -200,6 +206,11 @@ def advance(
         the end of the run.
     """
 
+    def read(carry: Carry, per: str) -> dict[str, Any]:
+        chosen = [one for one in recording if one.per == per]
+        read_run = map_runs(lambda states: {one.name: one.read(states[one.name]) for one in chosen})
+        return read_run(carry.recorded)
+
     def record(index: Array, before: tuple[Carry, dict[str, Any]]) -> tuple[Carry, dict[str, Any]]:
         carry, records = before
         start = segment.first + index * segment.every
@@ -210,14 +221,12 @@ def advance(
 
         carry = _repeat_step(step, start, segment.every, carry)
         store = map_runs(lambda stored, new: stored.at[index].set(new))
-        return carry, jax.tree.map(store, records, read(carry))
+        return carry, jax.tree.map(store, records, read(carry, "round"))
 
-    read = map_runs(lambda carry: recorders.read(recording, carry.recorded, "round"))
-    read_last = map_runs(lambda carry: recorders.read(recording, carry.recorded, "run"))
     allocate = map_runs(lambda new: jnp.zeros((max_records, *new.shape), new.dtype))
-    empty = jax.tree.map(allocate, read(carry))
+    empty = jax.tree.map(allocate, read(carry, "round"))
     carry, by_round = _repeat_step(record, 0, segment.records, (carry, empty))
-    return carry, by_round | read_last(carry)
+    return carry, by_round | read(carry, "run")
 
 
 def _repeat_step(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: Any) -> Any:
@@ -286,20 +295,3 @@ def trace(
             contract.describe_breach(problem, int(first), int(slot), servers)
         )
     return decisions
-
-
-def make_decision(
-    queue: Queue, action: Action, choice: Array, valid: Array, regret: Array, state: Any
-) -> Decision:
-    """Return one round in full; with c > 1 channels, the fields of attempts are [c, ...]."""
-    slot = action.slot
-    return Decision(
-        jnp.where(valid, queue.arrived[slot], 0),
-        queue.row[slot],
-        mask_unoffered(action.offered, action.servers, NO_SERVER),
-        choice,
-        action.explored & valid,
-        valid,
-        regret,
-        state,
-    )

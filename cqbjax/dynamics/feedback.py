@@ -3,6 +3,7 @@
 import jax
 from jax import Array
 
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
@@ -54,8 +55,7 @@ class LostFeedback(ServiceModel):
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        if not 0 <= float(self.lost) <= 1:
-            raise ValueError(f"lost={float(self.lost):g} must lie in [0, 1]")
+        check_interval(self, "[0, 1]", "lost")
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw whether the feedback of each attempt arrives: [T, c] bool."""

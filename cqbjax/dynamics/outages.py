@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.inputs import Condition, read_when
+from cqbjax.core.inputs import Condition, check_interval, read_when
 from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
@@ -50,9 +50,8 @@ class Outages(ServiceModel):
         Raises:
             ValueError: naming the key and what is allowed.
         """
+        check_interval(self, "[0, 1)", "share")
         share, length, count = float(self.share), float(self.length), problem.num_servers
-        if not 0 <= share < 1:
-            raise ValueError(f"share={share:g} must lie in [0, 1)")
         least = max(1.0, share / (1 - share))
         if not least <= length < float("inf"):
             raise ValueError(f"length={length:g} must be at least {least:g} rounds at this share")

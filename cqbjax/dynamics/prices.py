@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.inputs import Condition, read_when
+from cqbjax.core.inputs import Condition, check_interval, read_when
 from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
@@ -48,10 +48,8 @@ class Prices(ServiceModel):
                 f"factors={factors.tolist()} must be a finite number, not negative, for each of "
                 f"{count} servers"
             )
-        if not float(self.since) >= 1:
-            raise ValueError(f"since={float(self.since):g} must be at least round 1")
-        if not 0 <= float(self.spread) < float("inf"):
-            raise ValueError(f"spread={float(self.spread):g} must be finite and not negative")
+        check_interval(self, "[1, inf]", "since")
+        check_interval(self, "[0, inf)", "spread")
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw the factors: [T, N]."""

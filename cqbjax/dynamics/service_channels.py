@@ -10,7 +10,7 @@ from jax import Array
 
 from cqbjax.core import linalg
 from cqbjax.core.inputs import TableNames, join_positions
-from cqbjax.core.pytree import Numbers, check_options, pytree, static
+from cqbjax.core.pytree import Numbers, pytree, static
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 from cqbjax.dynamics.users import MAX_ROUNDS, draw_geometric
@@ -96,7 +96,6 @@ class ServiceTimes(ServiceModel):
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        check_options(self)
         rounds, servers = np.asarray(self.rounds, float), problem.num_servers
         prompts = problem.num_prompts or (problem.num_rows if problem.pooled else 0)
         text = f"rounds={rounds.tolist()}" if rounds.ndim < 2 else f"rounds of shape {rounds.shape}"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.inputs import Condition, read_when
+from cqbjax.core.inputs import Condition, check_interval, read_when
 from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import PAPER_REACTION, Reaction, UserModel
 from cqbjax.core.types import Problem
@@ -44,8 +44,7 @@ class Orbit(UserModel):
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        if not 0 < float(self.return_rate) <= 1:
-            raise ValueError(f"return_rate={float(self.return_rate):g} must lie in (0, 1] a round")
+        check_interval(self, "(0, 1]", "return_rate")
         if self.delays is not None:
             delays = np.asarray(self.delays)
             fine = delays.ndim == 1 and delays.size and (delays >= 1) & (delays <= MAX_ROUNDS)
@@ -98,10 +97,7 @@ class Impatience(UserModel):
             value = float(getattr(self, key))
             if not (value >= 1 and (value == float("inf") or value == int(value))):
                 raise ValueError(f"{key}={value:g} must be a whole number, at least 1, or infinite")
-        for key in ("give_up", "leave", "pretends"):
-            value = float(getattr(self, key))
-            if not 0 <= value <= 1:
-                raise ValueError(f"{key}={value:g} must lie in [0, 1]")
+        check_interval(self, "[0, 1]", "give_up", "leave", "pretends")
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw uniforms that decide about abandoning and pretending: [T, c, 2]."""

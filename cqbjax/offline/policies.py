@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core.inputs import Condition, check_not_negative, read_when
+from cqbjax.core.inputs import Condition, check_interval, read_when
 from cqbjax.core.pytree import check_options
 from cqbjax.core.queueing import Schedule
 from cqbjax.core.types import Policy, Problem
@@ -25,7 +25,7 @@ from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
 from cqbjax.policies import Acqb, ContextWrapper, ForcedExploration, ReplacedContexts, RouterPolicy
 from cqbjax.policies.exploration import Exploration
-from cqbjax.policies.retries import RecallBy, Retry, check_precision
+from cqbjax.policies.retries import RecallBy, Retry
 
 
 @read_when(
@@ -58,7 +58,7 @@ class TrainedRouter:
     def check(self, problem: Problem) -> None:
         """Raise a `ValueError` for an unknown option, or a posterior without log-odds."""
         check_options(self)
-        check_precision(self.precision)
+        check_interval(self, "(0, inf)", "precision")
         if self.retry in ("posterior", "recall") and not is_on_departures(self.router):
             raise ValueError(
                 f"retry={self.retry} needs a router that predicts the log-odds of a departure, as "
@@ -152,11 +152,9 @@ class WarmStart:
 
     def check(self, problem: Problem) -> None:
         """Raise a `ValueError` for a setting out of range, naming what is allowed."""
-        check_not_negative(self, "weight", "ridge", "share")
-        if self.ridge == 0:
-            raise ValueError("ridge=0 must be above 0: theta_0 has to be unique")
-        if self.share >= 1:
-            raise ValueError(f"share={self.share} must be below 1")
+        check_interval(self, "[0, inf)", "weight")
+        check_interval(self, "(0, inf)", "ridge")  # theta_0 has to be unique
+        check_interval(self, "[0, 1)", "share")
         dataclasses.replace(self.base, estimator="newton_cg").check(problem)
 
     def fit(

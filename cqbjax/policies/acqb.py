@@ -14,13 +14,13 @@ from jax import Array
 
 from cqbjax import estimation
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import Condition, check_not_negative, read_when
-from cqbjax.core.pytree import check_options, option, option_index, pytree, static
+from cqbjax.core.inputs import Condition, check_interval, read_when
+from cqbjax.core.pytree import option, option_index, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.estimation import TableBelief, gaussian
 from cqbjax.policies import retries
-from cqbjax.policies.assortments import choose_query_and_servers
-from cqbjax.policies.exploration import Exploration, advance_turn, draw_exploration, unrank_turn
+from cqbjax.policies.assortments import choose_query_and_servers, unrank_available
+from cqbjax.policies.exploration import Exploration, advance_turn, draw_exploration
 from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 Optimism = Literal["thompson", "ucb"]
@@ -146,8 +146,6 @@ class Acqb:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_options(self)
-        retries.check_precision(self.precision)
         samples, window, few = self.num_samples, self.window, self.exploit_size
         if type(self.sweeps) is not int or self.sweeps < 0:
             raise ValueError(f"sweeps={self.sweeps} must be a whole number, at least 0")
@@ -160,9 +158,8 @@ class Acqb:
             raise ValueError(
                 f"exploit_size={few} must be a whole number in 1..K, here {size}, or null"
             )
-        check_not_negative(self, "kappa", "lambda0", "alpha_scale", "c1", "explore_rounds")
-        if float(self.lambda0) == 0:
-            raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
+        check_interval(self, "[0, inf)", "kappa", "alpha_scale", "c1", "explore_rounds")
+        check_interval(self, "(0, inf)", "lambda0", "precision")
         table = isinstance(self.belief(problem), TableBelief)
         products = (samples or 0) * problem.num_blocks
         if self.optimism == "thompson" and products > MOST_PRODUCTS and not table:
@@ -219,22 +216,19 @@ class Acqb:
 
     def select(self, key: Array, state: AcqbState, observation: Observation) -> Action:
         """Explore (Algorithm 1 lines 2 to 4) or take the optimistic pair (lines 6 and 7)."""
-        problem = observation.problem
-        draws = self.draws(key, problem)
+        draws = self.draws(key, observation.problem)
         explored = self._explores(draws.explore, state, observation)
-        utilities = retries.revise_utilities(
-            self.retry, self.optimistic(draws, state, observation), observation, state.tally,
-            self.precision,
-        )  # fmt: skip
+        utilities = self.optimistic(draws, state, observation)
         schedule = option_index(queueing.Schedule, self.schedule, "schedule")
         explore_query = option_index(queueing.Rule, self.explore_query, "explore_query")
         # One pass over the queue, with the rule of exploration or of exploitation.
         rule = jnp.where(explored, explore_query, schedule)
         slot, best = choose_query_and_servers(
-            rule, observation, utilities, draws.query, self.retry, self.exploit_size
-        )
+            rule, observation, utilities, draws.query, self.retry, state.tally, self.precision,
+            self.exploit_size,
+        )  # fmt: skip
         servers = mnl.sort_picks(best)
-        turn = unrank_turn(key, state.turn, observation)
+        turn = unrank_available(key, state.turn, observation)
         offered = None
         if self.exploit_size is not None:
             first = jnp.stack(best[: self.exploit_size])

@@ -8,21 +8,18 @@ from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import option_index
 from cqbjax.core.types import DOWN_UTILITY, Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
-from cqbjax.policies.retries import Retry
+from cqbjax.policies.retries import Retry, Tally
 
 # Offers of a server that must not be offered again.
 MANY = 2**30
 
 
 def choose_query_and_servers(
-    schedule: queueing.Schedule | Array,
-    observation: Observation,
-    utilities: Array,
-    uniform: Array,
-    retry: Retry = "same",
-    few: int | None = None,
-) -> tuple[Array, list[Array]]:
-    """Return the query that a schedule picks, and its assortment.
+    schedule: queueing.Schedule | Array, observation: Observation, utilities: Array,
+    uniform: Array, retry: Retry = "same", tally: Tally | None = None,
+    precision: Array | float = 1.0, few: int | None = None,
+) -> tuple[Array, list[Array]]:  # fmt: skip
+    """Return the query that a schedule picks, and its assortment, by a retry rule.
 
     `joint` takes the argmax of R(x, S) over waiting queries x and assortments S (Algorithm 1
     line 7). With `retry="fallback"`, each query has only one S, the one that
@@ -31,10 +28,12 @@ def choose_query_and_servers(
     Args:
         schedule: a name in `queueing.Schedule`, or its number.
         observation: the round.
-        utilities: [C, N] utilities of each slot's query.
+        utilities: [C, N] utilities of each slot's query, which `retries.revise_utilities` revises.
         uniform: [] in [0, 1), for the random rules.
         retry: `fallback` and `cache` take the servers offered least often to the query first; the
-            other rules take the best servers, by `retries.revise_utilities`.
+            other rules take the best servers.
+        tally: outcomes by prompt, from `retries.init_tally`.
+        precision: s in `posterior` and `recall`.
         few: how many servers the policy will offer, at most K; only the best ones of an assortment,
             this many, count in its score. None: K.
 
@@ -44,6 +43,7 @@ def choose_query_and_servers(
     """
     size, queue = observation.problem.assortment_size, observation.queue
     few = few or size
+    utilities = retries.revise_utilities(retry, utilities, observation, tally, precision)
     utilities = mask_unavailable(utilities, observation)
     if retry in ("fallback", "cache"):
         offers = mask_unavailable(retries.read_offer_counts(queue), observation, MANY)
@@ -89,8 +89,13 @@ def draw_tie(key: Array, schedule: queueing.Schedule | Array) -> Array:
 
 def draw_assortment(key: Array, observation: Observation) -> Array:
     """Draw an assortment uniformly among those whose servers all answer: [K] int32, increasing."""
+    rank = draw_assortment_rank(key, observation.problem)
+    return unrank_available(key, rank, observation)
+
+
+def unrank_available(key: Array, rank: Array, observation: Observation) -> Array:
+    """Return the assortment of a rank, replaced if a server does not answer: [K] int32."""
     problem = observation.problem
-    rank = draw_assortment_rank(key, problem)
     servers = mnl.unrank_assortment(rank, problem.num_servers, problem.assortment_size)
     return replace_unavailable(key, servers, observation)
 

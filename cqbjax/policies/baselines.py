@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.pytree import check_options, option, pytree, static
-from cqbjax.core.types import Action, Needs, Observation, Problem
+from cqbjax.core.pytree import option, pytree, static
+from cqbjax.core.types import Action, Needs, Observation
 from cqbjax.policies import retries
 from cqbjax.policies.assortments import (
     MANY,
@@ -42,14 +42,6 @@ class OptimalPolicy:
     init = staticmethod(init_stateless)
     update = staticmethod(update_stateless)
 
-    def check(self, problem: Problem) -> None:
-        """Validate the retry rule.
-
-        Raises:
-            ValueError: a rule is unknown; the error names it and the known rules.
-        """
-        check_options(self)
-
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Take the best pair under the true utilities."""
         utilities = observation.utilities
@@ -80,14 +72,6 @@ class RandomRouting:
 
     init = staticmethod(init_stateless)
     update = staticmethod(update_stateless)
-
-    def check(self, problem: Problem) -> None:
-        """Validate the queue rule and the retry rule.
-
-        Raises:
-            ValueError: a rule is unknown; the error names it and the known rules.
-        """
-        check_options(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Pick the query by the rule and the assortment uniformly."""

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import Condition, check_not_negative, is_number, read_when
-from cqbjax.core.pytree import check_options, option, pytree, static
+from cqbjax.core.inputs import Condition, check_interval, read_when
+from cqbjax.core.pytree import option, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.assortments import (
@@ -22,6 +22,7 @@ from cqbjax.policies.assortments import (
     draw_tie,
     mask_unavailable,
     replace_unavailable,
+    unrank_available,
 )
 from cqbjax.policies.retries import Tally
 
@@ -81,11 +82,9 @@ class _CountBandit:
             observation: the round.
         """
         utilities = jnp.broadcast_to(index, (len(observation.queue.row), len(index)))
-        utilities = retries.revise_utilities(
-            self.retry, utilities, observation, state.tally, jnp.ones(())
-        )
+        tie = draw_tie(key, self.schedule)
         return choose_query_and_servers(
-            self.schedule, observation, utilities, draw_tie(key, self.schedule), self.retry
+            self.schedule, observation, utilities, tie, self.retry, state.tally
         )
 
     def count(
@@ -124,7 +123,6 @@ class QueueingBandit(_CountBandit):
         Raises:
             ValueError: naming what is allowed.
         """
-        check_options(self)
         if problem.assortment_size != 1:
             raise ValueError(
                 f"q_ucb and q_ths are defined for K=1 only, and K={problem.assortment_size}: "
@@ -196,10 +194,8 @@ class LlmRanking(_CountBandit):
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_options(self)
-        if not is_number(self.tries) or not float(self.tries) >= 1:
-            raise ValueError(f"tries={self.tries} must be a number, at least 1")
-        check_not_negative(self, "width", finite=False)
+        check_interval(self, "[1, inf]", "tries")
+        check_interval(self, "[0, inf]", "width")
 
     def select(self, key: Array, state: LlmCounts, observation: Observation) -> Action:
         """Serve a query with the assortment whose turn it is, or with the best servers."""
@@ -216,8 +212,7 @@ class LlmRanking(_CountBandit):
             index = jnp.log(accepted) - jnp.log(failed)
         slot, best = self.choose(key, index, state, observation)
         turn = observation.round % mnl.num_assortments(problem.num_servers, problem.assortment_size)
-        tried = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
-        tried = replace_unavailable(key, tried, observation)
+        tried = unrank_available(key, turn, observation)
         return Action(slot, jnp.where(trying, tried, mnl.sort_picks(best)), trying)
 
     def _trying(self, state: LlmCounts, observation: Observation) -> Array:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.inputs import is_number
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
 
@@ -94,8 +94,7 @@ class Intercept:
         """
         if problem.parameters != "disjoint":
             raise ValueError("an intercept a server needs parameters=disjoint")
-        if not is_number(self.share) or not 0 <= float(self.share) <= 1:
-            raise ValueError(f"share={self.share} must be in [0, 1]")
+        check_interval(self, "[0, 1]", "share")
 
     def dim(self, problem: Problem) -> int:
         """Return d + 1."""

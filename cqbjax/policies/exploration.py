@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import Condition, check_not_negative, read_when
-from cqbjax.core.pytree import check_options, option, option_index, pytree
+from cqbjax.core.inputs import Condition, check_interval, read_when
+from cqbjax.core.pytree import option, option_index, pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
-from cqbjax.policies.assortments import draw_tie, replace_unavailable
+from cqbjax.policies.assortments import draw_tie, unrank_available
 
 Exploration = Literal["decaying", "phased", "independent", "none"]
 DECAYING, PHASED, INDEPENDENT, NONE = range(4)
@@ -38,13 +38,6 @@ def draw_exploration(
     phased = jnp.where(observation.round <= explore_rounds, 1.0, root)
     wanted = uniform < jnp.where(number == PHASED, phased, decaying)
     return wanted & (observation.arrived | (number == INDEPENDENT)) & (number != NONE)
-
-
-def unrank_turn(key: Array, turn: Array, observation: Observation) -> Array:
-    """Return the round-robin's assortment, replaced if one of its servers is absent: [K] int32."""
-    problem = observation.problem
-    servers = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
-    return replace_unavailable(key, servers, observation)
 
 
 def advance_turn(
@@ -100,8 +93,7 @@ class ForcedExploration(Wrapper):
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_options(self)
-        check_not_negative(self, "c1", "explore_rounds")
+        check_interval(self, "[0, inf)", "c1", "explore_rounds")
         if hasattr(self.policy, "check"):
             self.policy.check(problem)
 
@@ -119,7 +111,7 @@ class ForcedExploration(Wrapper):
         )  # fmt: skip
         tie = draw_tie(key, self.explore_query)
         slot = queueing.pick(self.explore_query, observation.queue, tie)
-        servers = unrank_turn(key, state.turn, observation)
+        servers = unrank_available(key, state.turn, observation)
         return Action(
             jnp.where(explored, slot, chosen.slot),
             jnp.where(explored, servers, chosen.servers),

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.inputs import check_not_negative, is_number
-from cqbjax.core.pytree import check_options, pytree, static
+from cqbjax.core.inputs import check_interval
+from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem, mask_unoffered
 from cqbjax.policies import retries
 from cqbjax.policies.assortments import choose_query_and_servers, draw_tie
@@ -70,10 +70,8 @@ class LinearBandit:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_options(self)
-        check_not_negative(self, "alpha")
-        if not is_number(self.lambda0) or not 0 < float(self.lambda0) < float("inf"):
-            raise ValueError(f"lambda0={self.lambda0} must be a finite number above 0")
+        check_interval(self, "[0, inf)", "alpha")
+        check_interval(self, "(0, inf)", "lambda0")
 
     def init(self, problem: Problem, contexts: Array) -> Ridge:
         """Return A^-1 = I / lambda0 and b = 0."""
@@ -98,11 +96,8 @@ class LinearBandit:
             utilities = self._index(state, bonus, problem, observation.features[slot])
             size = len(observation.queue.row)
             utilities = jnp.broadcast_to(utilities, (size, problem.num_servers))
-        utilities = retries.revise_utilities(
-            self.retry, utilities, observation, state.tally, jnp.ones(())
-        )
         slot, best = choose_query_and_servers(
-            self.schedule, observation, utilities, tie, self.retry
+            self.schedule, observation, utilities, tie, self.retry, state.tally
         )
         return Action(slot, mnl.sort_picks(best), jnp.bool_(False))
 

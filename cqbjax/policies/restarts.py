@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, types
-from cqbjax.core.inputs import check_not_negative
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
 from cqbjax.policies.acqb import Acqb
@@ -58,7 +58,7 @@ class RestartingPolicy(Wrapper):
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_not_negative(self, "threshold", "slack", finite=False)
+        check_interval(self, "[0, inf]", "threshold", "slack")
         self.policy.check(problem)
 
     def init(self, problem: Problem, contexts: Array) -> RestartState:

@@ -8,7 +8,6 @@ users (`recall`). The rules work for any policy with utilities of queries and se
 """
 
 import functools
-import math
 from typing import Literal, NamedTuple
 
 import jax
@@ -17,7 +16,6 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg, mnl
-from cqbjax.core.inputs import is_number
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 
 Retry = Literal["same", "fallback", "posterior", "recall", "cache"]
@@ -30,16 +28,6 @@ CACHED = 100.0
 def needs_offer_counts(retry: Retry) -> bool:
     """Return whether a rule needs the number of offers of each server to each waiting query."""
     return retry in ("fallback", "posterior", "cache")
-
-
-def check_precision(precision: Array | float) -> None:
-    """Validate the precision of `condition_on_outcomes`.
-
-    Raises:
-        ValueError: naming it and what is allowed.
-    """
-    if not is_number(precision) or not 0 < float(precision) < math.inf:
-        raise ValueError(f"precision={precision} must be a finite number above 0")
 
 
 class Tally(NamedTuple):

@@ -7,7 +7,8 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.pytree import check_options, option, pytree, static
+from cqbjax.core.inputs import check_interval
+from cqbjax.core.pytree import option, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.assortments import choose_query_and_servers
@@ -65,8 +66,7 @@ class RouterPolicy:
         Raises:
             ValueError: naming the option, or what is wrong with `scores`.
         """
-        check_options(self)
-        retries.check_precision(self.precision)
+        check_interval(self, "(0, inf)", "precision")
         scores = np.asarray(self.scores)
         if self.by == "prompt":
             rows, what = problem.num_prompts or problem.num_rows, "the source {} prompts"
@@ -84,9 +84,8 @@ class RouterPolicy:
     def select(self, key: Array, state: Tally | None, observation: Observation) -> Action:
         """Serve the query of the schedule with the K servers of the highest scores."""
         which = observation.prompts if self.by == "prompt" else observation.queue.row
-        query = rng.uniform(key, rng.Stream.QUERY)
-        scores = retries.revise_utilities(
-            self.retry, self.scores[which], observation, state, self.precision
-        )
-        slot, best = choose_query_and_servers(self.schedule, observation, scores, query, self.retry)
+        slot, best = choose_query_and_servers(
+            self.schedule, observation, self.scores[which], rng.uniform(key, rng.Stream.QUERY),
+            self.retry, state, self.precision,
+        )  # fmt: skip
         return Action(slot, mnl.sort_picks(best), jnp.bool_(False))

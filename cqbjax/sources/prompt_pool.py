@@ -7,7 +7,7 @@ from jax import Array
 
 from cqbjax.core import mnl, rng
 from cqbjax.core.inputs import TableNames, is_integer
-from cqbjax.core.pytree import check_options, convert_lists, pytree, static
+from cqbjax.core.pytree import convert_lists, pytree, static
 from cqbjax.core.types import AnswerCosts, Outcome, Problem, Workload
 
 # Longest contexts; those of the paper have length at most 1.
@@ -135,7 +135,6 @@ class PromptPool:
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        check_options(self)
         if self.outcome != "attempt" and K != 1:
             raise ValueError(
                 f"outcome={self.outcome} needs K=1: of several answers the model says which is "

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import attempts, observations, platforms, rng, simulate
+from cqbjax.core import attempts, observations, platforms, queueing, rng, simulate
 from cqbjax.core.carry import PendingFeedback
 from cqbjax.core.instances import Instance, choice_uniform
+from cqbjax.core.pytree import pytree
 from cqbjax.core.types import (
     DOWN_UTILITY,
     LONG_WAIT,
@@ -20,6 +21,7 @@ from cqbjax.core.types import (
     Queue,
     Workload,
 )
+from cqbjax.testing.instances import PROBLEM, draw_instances
 
 PLATFORMS = {"cpu": platforms.CPU, "gpu": platforms.GPU}
 DRAW = np.random.default_rng(0)
@@ -60,7 +62,7 @@ def test_one_column_grows_with_the_rounds_of_waiting(shape):
 class There:
     """Rules by which some servers answer, from the second round on."""
 
-    def available(self, round_):
+    def combine(self, method, round_):
         return jnp.asarray([True, False, True]) | (round_ < 2)
 
 
@@ -134,10 +136,32 @@ def test_late_feedback_is_of_the_query_that_was_attempted():
     assert shown.prompts.tolist() == [20, 10]
 
 
-@pytest.mark.parametrize("valid", [True, False])
-def test_nothing_is_decided_for_an_empty_queue(valid):
-    queue = Queue(*(np.asarray(one, np.int32) for one in ([4, 5], [7, 9], [0, 0])))
-    action = Action(1, np.array([0, 2]), np.bool_(True))
-    made = simulate.make_decision(queue, action, 1, np.bool_(valid), 0.5, ())
-    assert (int(made.query), bool(made.explored)) == ((9, True) if valid else (0, False))
-    assert (int(made.row), made.servers.tolist()) == (5, [0, 2])
+@pytree
+class Explorer:
+    """A policy that explores in every round."""
+
+    def init(self, problem, contexts):
+        return ()
+
+    def select(self, key, state, observation):
+        slot = jnp.argmax(queueing.mark_waiting(observation.queue)).astype(jnp.int32)
+        return Action(slot, jnp.asarray([0, 2], jnp.int32), jnp.bool_(True))
+
+    def update(self, state, observation, action, feedback):
+        return state
+
+
+def test_nothing_is_decided_for_an_empty_queue():
+    instance = jax.tree.map(lambda leaf: leaf[0], draw_instances(PROBLEM, 0, 1))
+    carry, decisions = simulate.start(Explorer(), PROBLEM, instance, 48), []
+    step = jax.jit(functools.partial(simulate.run_round, Explorer(), PROBLEM, instance))
+    for t in range(1, 20):
+        waiting = np.flatnonzero(carry.queue.arrived)
+        slot = waiting[0] if waiting.size else 0
+        arrived, row = carry.queue.arrived[slot], carry.queue.row[slot]
+        carry, made = step(carry, jnp.int32(t))
+        assert (bool(made.valid), bool(made.explored)) == (bool(waiting.size),) * 2
+        assert (int(made.query), int(made.row)) == (int(arrived), int(row))
+        assert made.servers.tolist() == [0, 2]
+        decisions.append(bool(made.valid))
+    assert any(decisions) and not all(decisions)

@@ -53,7 +53,7 @@ def test_the_best_answer_is_that_of_a_plain_search(retry, few):
     def one(utilities, shown, there, arrived):
         queue = Queue(arrived, arrived, arrived, shown)
         seen = SimpleNamespace(problem=problem, available=there, queue=queue)
-        return choose_query_and_servers("joint", seen, utilities, jnp.zeros(()), retry, few)
+        return choose_query_and_servers("joint", seen, utilities, jnp.zeros(()), retry, few=few)
 
     together = jax.jit(jax.vmap(one), compiler_options=FAST_COMPILE_OPTIONS)
     arguments = utilities, shown.astype(np.int32), there, arrived.astype(np.int32)

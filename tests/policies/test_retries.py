@@ -302,17 +302,8 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
 @pytest.mark.parametrize(
     "policy, told",
     [
-        (
-            Acqb(retry="again"),
-            "retry=again must be one of same, fallback, posterior, recall, cache",
-        ),
-        (Acqb(precision=0.0), "precision=0.0 must be a finite number above 0"),
-        (RouterPolicy(scores=SCORES, precision="high"), "precision=high must be a finite number"),
-        (
-            RouterPolicy(scores=SCORES, recall_by="text"),
-            "recall_by=text must be one of row, embedding",
-        ),
-        (RandomRouting(retry="posterior"), "retry=posterior must be one of same, fallback"),
+        (Acqb(precision=0.0), r"precision=0 must be a number in \(0, inf\)"),
+        (RouterPolicy(scores=SCORES, precision="high"), "precision=high must be a number in"),
         (Acqb(offset=np.zeros((3, 5))), r"offset has shape \[3, 5\]; it must be finite"),
         (Acqb(offset=np.zeros((8, 5)), estimator="running"), "offset needs estimator=newton_cg"),
     ],

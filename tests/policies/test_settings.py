@@ -14,6 +14,7 @@ import cqbjax
 from cqbjax import estimation
 from cqbjax.core import rng
 from cqbjax.core.types import Needs, Observation, Problem, Queue, read_needs
+from cqbjax.dynamics import ServiceTimes
 from cqbjax.estimation import BlockBelief, TableBelief, loss_model
 from cqbjax.policies import (
     Acqb,
@@ -28,6 +29,7 @@ from cqbjax.policies import (
     RouterPolicy,
 )
 from cqbjax.policies._template import EpsilonGreedy
+from cqbjax.sources import Synthetic
 from cqbjax.testing.fairness import IsolatedPolicy
 from cqbjax.testing.policies import Probe
 
@@ -142,7 +144,7 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
         np.testing.assert_allclose(within._transform(seen).features, shown[[2, 0]], rtol=1e-6)
         state = within.init(PROBLEM, jnp.asarray(table))
         assert within.theta(state, jnp.asarray(table), PROBLEM).shape == (3, dim)
-    with pytest.raises(ValueError, match="c1=-1 must be a finite number"):
+    with pytest.raises(ValueError, match=r"c1=-1 must be a number in \[0, inf\)"):
         ContextWrapper(policy=Acqb(c1=-1), view=Intercept()).check(PROBLEM)
 
 
@@ -205,8 +207,8 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
             "parameters=disjoint",
         ),
         (Intercept(), PROBLEM._replace(parameters="shared"), "an intercept a server needs"),
-        (Intercept(share=1.2), PROBLEM, r"share=1.2 must be in \[0, 1\]"),
-        (Intercept(share=-0.1), PROBLEM, r"share=-0.1 must be in \[0, 1\]"),
+        (Intercept(share=1.2), PROBLEM, r"share=1.2 must be a number in \[0, 1\]"),
+        (Intercept(share=-0.1), PROBLEM, r"share=-0.1 must be a number in \[0, 1\]"),
     ],
 )
 def test_a_view_that_does_not_fit_is_refused(view, problem, said):
@@ -260,3 +262,23 @@ def test_more_samples_than_a_program_can_contain_are_refused():
     with pytest.raises(ValueError, match="at most 4,096 can be compiled: at most num_samples=819"):
         Acqb(alpha_scale=0.3, c1=0.25, num_samples=820).check(problem)
     Acqb(alpha_scale=0.3, c1=0.25, num_samples=819).check(problem)
+
+
+@pytest.mark.parametrize(
+    "kind, setting, message",
+    [
+        (Acqb, {"retry": "again"}, "again must be one of same, fallback, posterior, recall, cache"),
+        (Acqb, {"schedule": "fifo"}, "fifo must be one of oldest, newest, least_served"),
+        (Acqb, {"optimism": "greedy"}, "greedy must be one of thompson, ucb"),
+        (RandomRouting, {"retry": "posterior"}, "posterior must be one of same, fallback"),
+        (RandomRouting, {"schedule": "joint"}, "joint must be one of oldest, newest"),
+        (QueueingBandit, {"index": "foo"}, "foo must be one of ucb, thompson"),
+        (RouterPolicy, {"scores": SCORES, "recall_by": "text"}, "text must be one of row"),
+        (RouterPolicy, {"scores": SCORES, "by": "all"}, "all must be one of prompt, row"),
+        (ServiceTimes, {"law": "never"}, "never must be one of fixed, geometric"),
+        (Synthetic, {"parameters": "both"}, "both must be one of disjoint, shared"),
+    ],
+)
+def test_an_unknown_word_raises_where_the_object_is_made(kind, setting, message):
+    with pytest.raises(ValueError, match=f"{[*setting][-1]}={message}"):
+        kind(**setting)
