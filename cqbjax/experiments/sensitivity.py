@@ -9,6 +9,7 @@ Q - Q* and the cumulative regret with 95% intervals over seeds, and the differen
 paired by seed.
 """
 
+import ast
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -50,16 +51,8 @@ class AcqbConstants:
 
     @property
     def label(self) -> str:
-        """The constants as text, which `from_label` reads."""
+        """The constants as text, which `summarise_settings` reads."""
         return " ".join(f"{key}={getattr(self, key)}" for key in CONSTANTS)
-
-    @classmethod
-    def from_label(cls, label: str) -> "AcqbConstants":
-        """Return the constants of a label."""
-        values = dict(word.split("=") for word in label.split())
-        rho = None if values["rho"] == "None" else float(values["rho"])
-        alpha, lambda0, c1 = (float(values[key]) for key in ("alpha_scale", "lambda0", "c1"))
-        return cls(alpha, lambda0, c1, rho, int(values["M"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +216,8 @@ def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
             continue
         row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
         row["stand_in"] = data.attrs.get("stand_in", "")
-        row |= dataclasses.asdict(AcqbConstants.from_label(label))
+        constants = (word.split("=") for word in label.split())
+        row |= {key: ast.literal_eval(value) for key, value in constants}
         row |= {"preset": label == preset, "seeds": data.sizes["seed"]}
         for name in (MEASURE, OVER, "cumulative_regret"):
             cell = means[name].sel(arrival_rate=rate, policy=label) if name in means else None

@@ -1,5 +1,6 @@
 """The sensitivity study: which settings it runs, what it says of them, and its one command."""
 
+import ast
 import re
 
 import numpy as np
@@ -154,7 +155,8 @@ def test_a_rho_is_a_point_and_varies_nothing_else():
         "K=1,rho=2": [f"alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M={m}" for m in (1, 3)],
     }
     for label in (one for labels in made.values() for one in labels):
-        assert AcqbConstants.from_label(label).label == label
+        words = (word.split("=") for word in label.split())
+        assert AcqbConstants(**{key: ast.literal_eval(one) for key, one in words}).label == label
 
 
 @pytest.mark.slow
