@@ -20,6 +20,7 @@ from cqbjax.cli._instantiate import make
 from cqbjax.core import backend
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import display, loop
+from cqbjax.results.index import ResultIndex
 from cqbjax.results.tables import write_csv
 
 TABLE = Path(__file__).parents[1] / "results" / "tables" / "arena_tuning.csv"
@@ -53,7 +54,7 @@ def run_setting(
     values = {"data_dir": data_dir} if data_dir else {}
     request = tasks.Request(tuning=True, seeds=SEEDS, folder=folder, values=values)
     ready = composer.prepare(tasks.compose_task(task, request, composer, words), CACHE)
-    index = loop.index_of([ready], folder / name)
+    index = ResultIndex.of_study(folder / name, ready.point.config.name)
     left = loop.select_missing([ready], index)
     with show_progress() as progress:
         lost = loop.run_points(left, index, make, progress, display.make_console(), fail_fast=True)

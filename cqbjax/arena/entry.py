@@ -118,7 +118,7 @@ def _run_entries(
     for entry in entries:
         name = entry.task.name
         folder = check_writable(request.folder / "data" / name, "out")
-        indices[name] = index = loop.index_of([entry.ready], folder)
+        indices[name] = index = ResultIndex.of_study(folder, entry.ready.point.config.name)
         index.set_aside_unreadable()
         left[name] = loop.select_missing([entry.ready], index)
     stored = sum(not points for points in left.values())

@@ -78,7 +78,7 @@ def run_study(
     if not prepared:
         last = study.skipped[-1]
         raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
-    index = index_of(prepared, study.folder)
+    index = ResultIndex.of_study(study.folder, study.config.name)
     if study.config.dry_run:
         _print_estimates(prepared, index, lap(), console)
         return [None] * len(study.jobs)
@@ -237,7 +237,7 @@ def run_task(task: ShardTask) -> dict[str, str]:
         one = factory.make_once(point.config.kind).prepare(point, factory)
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
         points.append(one._replace(policies=policies))
-    index = index_of(points, task.folder)
+    index = ResultIndex.of_study(task.folder, points[0].point.config.name)
     return run_all(points, index, Reporter(), Console(quiet=True), task.fail_fast)
 
 
@@ -299,15 +299,6 @@ def request_of(prepared: PreparedPoint) -> RunRequest:
     if not prepared.study_type.extensible:
         return RunRequest(name, key)
     return RunRequest(name, key, config.arrival_rate, grid.list_seeds(config))
-
-
-def index_of(points: Sequence[PreparedPoint], folder: Path) -> ResultIndex:
-    """Return the index of the folder of points.
-
-    Raises:
-        ValueError: the folder holds results of another experiment.
-    """
-    return ResultIndex.of_study(folder, points[0].point.config.name)
 
 
 def select_missing(points: Sequence[PreparedPoint], index: ResultIndex) -> list[PreparedPoint]:

@@ -30,6 +30,7 @@ from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.replay import make_replay
 from cqbjax.results import store as results
+from cqbjax.results.index import ResultIndex
 from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction import run as of_paper
@@ -52,7 +53,7 @@ def config(folder, *words):
 def run(folder, out, *words):
     made = config(folder, f"results_dir={out}", *TINY, *words)
     ready = study_types.prepare_points(made, make)
-    index = loop.index_of(ready, out / "data" / "wildchat")
+    index = ResultIndex.of_study(out / "data" / "wildchat", made.name)
     left = loop.select_missing(ready, index)
     assert not loop.run_all(left, index, Reporter(), Console(quiet=True), True)
     return made, loop.read_back(ready, index)

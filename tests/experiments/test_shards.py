@@ -65,7 +65,7 @@ def fabricating(monkeypatch):
 
 
 def left_of(ready, folder):
-    return loop.select_missing(ready, loop.index_of(ready, folder))
+    return loop.select_missing(ready, ResultIndex.of_study(folder, ready[0].point.config.name))
 
 
 def run_all(left, folder, fail_fast):
@@ -78,7 +78,7 @@ def run(ready, folder):
 
 
 def read_back(ready, folder):
-    return loop.read_back(ready, loop.index_of(ready, folder))
+    return loop.read_back(ready, ResultIndex.of_study(folder, ready[0].point.config.name))
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_what_was_computed_otherwise_is_kept_and_not_taken(tmp_path, fabricating
     for ready in (changed, ready_of(policy="acqb"), changed):
         assert not left_of(ready, tmp_path)
         read_back(ready, tmp_path)
-        index = loop.index_of(ready, tmp_path)
+        index = ResultIndex.of_study(tmp_path, ready[0].point.config.name)
         asked = loop.request_of(ready[0]).key
         (key,) = index.newest()
         assert key == ("K=1", asked.point), "what was asked for last is newest"
