@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng, simulate
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.instances import Instance
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.recorders import Departures, QueueLength
@@ -127,8 +128,7 @@ class Env:
             raise ValueError(
                 f"an environment serves one query a round, not {self.problem.channels}"
             )
-        if not 0 <= self.arrival_rate <= 1:
-            raise ValueError(f"arrival_rate={arrival_rate} must lie in [0, 1]")
+        check_interval(self, "[0, 1]", "arrival_rate")
         if type(capacity) is not int or capacity < 1:
             raise ValueError(f"capacity={capacity} must be a whole number, at least 1")
         if not 1 <= K <= self.problem.num_servers:

@@ -5,7 +5,6 @@ import hashlib
 import os
 import pathlib
 import platform
-import warnings
 from typing import Any
 
 import jax
@@ -14,9 +13,6 @@ from jax.extend.mlir.passmanager import PassManager
 
 from cqbjax.core.files import user_cache
 
-SPAWN = "use multiprocessing.get_context('spawn')"
-# A process id for each fork between the process that started JAX and this one.
-_FORKED: list[int] = []
 CPUINFO = pathlib.Path("/proc/cpuinfo")
 EMITTERS = "xla_cpu_use_fusion_emitters"
 # JAX's cache key ignores the names of operations, so programs with names have another folder.
@@ -56,27 +52,23 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
 def check_process() -> None:
     """Raise an error in a process that was forked after JAX had started: JAX would deadlock there.
 
-    After the first call, the first fork of this process causes a warning. Processes started by
-    `spawn`, `subprocess` or joblib's loky are not forks.
+    Processes started by `spawn`, `subprocess` or joblib's loky are not forks. JAX itself warns of a
+    fork.
 
     Raises:
-        RuntimeError: this process was forked after JAX had started.
+        RuntimeError: this process was forked after the first call.
     """
-    if _FORKED:
-        raise RuntimeError(f"this process was forked after JAX had started: {SPAWN}")
-    if hasattr(os, "register_at_fork"):
-        _watch_forks()
+    if _get_first_process() != os.getpid():
+        raise RuntimeError(
+            "this process was forked after JAX had started: use "
+            "multiprocessing.get_context('spawn')"
+        )
 
 
 @functools.cache
-def _watch_forks() -> None:
-    os.register_at_fork(before=_warn_of_forks, after_in_child=lambda: _FORKED.append(os.getpid()))
-
-
-@functools.cache
-def _warn_of_forks() -> None:
-    text = f"a process that is forked after a sweep cannot compute with JAX: {SPAWN}"
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+def _get_first_process() -> int:
+    """Return the process of the first call, also in its forks."""
+    return os.getpid()
 
 
 def programs_folder(parent: pathlib.Path) -> pathlib.Path:

@@ -190,77 +190,63 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
                 )
 
 
-def check_users(users: UserModel, problem: Problem) -> None:
-    """Check the shapes and types of a user model's draws and return values.
+def check_dynamics(model: UserModel | ServiceModel, problem: Problem) -> None:
+    """Check the shapes and types of the draws and return values of a user or service model.
 
     Args:
-        users: its leaves may be of type `ShapeDtypeStruct`.
+        model: its leaves may be of type `ShapeDtypeStruct`.
         problem: the static settings.
 
     Raises:
         ContractError: naming the part, and what is allowed.
     """
-    lead = (problem.horizon, problem.channels)
+    horizon, servers = problem.horizon, problem.num_servers
+    lead: tuple[int, ...] = (horizon, problem.channels)
+    axes = "[T, c, ...], for each round and channel"
+    if not isinstance(model, UserModel):
+        lead, axes = (horizon,), "[T, ...], for each round"
 
-    def draw(users: UserModel, attempts: Array) -> tuple[Any, Any]:
-        drawn = users.draw(rng.run_key(0), problem)
-        _check_leading_axes(drawn, lead, "[T, c, ...], for each round and channel")
-        reaction = users.react(jax.tree.map(lambda leaf: leaf[0, 0], drawn), attempts)
+    def call(model: Any, number: Array, assortment: Array) -> Any:
+        drawn = model.draw(rng.run_key(0), problem)
+        for leaf in jax.tree.leaves(drawn):
+            require(
+                getattr(leaf, "shape", ())[: len(lead)] == lead,
+                f"draw must return arrays {axes}, here {list(lead)}, and returns "
+                f"{_describe_array(leaf)}",
+            )
+        first = jax.tree.map(lambda leaf: leaf[(0,) * len(lead)], drawn)
+        if not isinstance(model, UserModel):
+            return (
+                model.available(first), model.service_time(first, number, number, assortment),
+                model.feedback_arrives(first, number), model.prices(first),
+            )  # fmt: skip
+        reaction = model.react(first, number)
         require(
             isinstance(reaction, Reaction),
             f"react must return a Reaction, and it returns {type(reaction).__name__}",
         )
-        return users.draw_patience(rng.run_key(0), problem), reaction
+        return reaction, model.draw_patience(rng.run_key(0), problem)
 
-    patience, reaction = jax.eval_shape(draw, users, _int32(()))
-    flag, rounds = ((), jnp.bool_), ((), jnp.int32)
-    _check_fields("Reaction", "react", reaction, abandons=flag, looks_satisfied=flag,
-           return_delay=rounds)  # fmt: skip
-    _check_optional("draw_patience", patience, (problem.horizon, problem.max_arrivals), jnp.int32)
-
-
-def check_service(service: ServiceModel, problem: Problem) -> None:
-    """Check the shapes and types of a service model's draws and return values.
-
-    Args:
-        service: its leaves may be of type `ShapeDtypeStruct`.
-        problem: the static settings.
-
-    Raises:
-        ContractError: naming the part, and what is allowed.
-    """
-
-    def draw(
-        service: ServiceModel, channel: Array, prompt: Array, servers: Array
-    ) -> tuple[Any, ...]:
-        drawn = service.draw(rng.run_key(0), problem)
-        _check_leading_axes(drawn, (problem.horizon,), "[T, ...], for each round")
-        first = jax.tree.map(lambda leaf: leaf[0], drawn)
-        return (
-            service.available(first), service.service_time(first, channel, prompt, servers),
-            service.feedback_arrives(first, channel), service.prices(first),
-        )  # fmt: skip
-
-    arguments = _int32(()), _int32(()), _int32((problem.assortment_size,))
-    available, service_time, arrives, prices = jax.eval_shape(draw, service, *arguments)
-    _check_optional("available", available, (problem.num_servers,), jnp.bool_)
-    _check_optional("service_time", service_time, (), jnp.int32)
-    _check_optional("feedback_arrives", arrives, (), jnp.bool_)
-    _check_optional("prices", prices, (problem.num_servers,), jnp.result_type(float))
-    require(
-        service_time is None or service.multi_round is True,
-        "a model with a method service_time needs multi_round = True",
-    )
-
-
-def _check_leading_axes(drawn: Any, lead: tuple[int, ...], wanted: str) -> None:
-    """Check the leading axes of all draws."""
-    for leaf in jax.tree.leaves(drawn):
+    returned = jax.eval_shape(call, model, _int32(()), _int32((problem.assortment_size,)))
+    wanted: dict[str, tuple[tuple[int, ...], Any]]
+    if isinstance(model, UserModel):
+        reaction, *returned = returned
+        flag, rounds = ((), jnp.bool_), ((), jnp.int32)
+        _check_fields("Reaction", "react", reaction, abandons=flag, looks_satisfied=flag,
+            return_delay=rounds)  # fmt: skip
+        wanted = {"draw_patience": ((horizon, problem.max_arrivals), jnp.int32)}
+    else:
+        wanted = {
+            "available": ((servers,), jnp.bool_), "service_time": ((), jnp.int32),
+            "feedback_arrives": ((), jnp.bool_), "prices": ((servers,), jnp.result_type(float)),
+        }  # fmt: skip
         require(
-            getattr(leaf, "shape", ())[: len(lead)] == lead,
-            f"draw must return arrays {wanted}, here {list(lead)}, and returns "
-            f"{_describe_array(leaf)}",
+            returned[1] is None or model.multi_round is True,
+            "a model with a method service_time needs multi_round = True",
         )
+    for (method, (shape, dtype)), value in zip(wanted.items(), returned, strict=True):
+        if value is not None:
+            _check_array(f"{method} must return", value, shape, dtype, allowed=" or None")
 
 
 _int32: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
@@ -287,12 +273,6 @@ def _check_fields(name: str, method: str, part: Any, **wanted: tuple[tuple[int, 
     for field, (shape, dtype) in wanted.items():
         returns = f"{method} returns"
         _check_array(f"{name}.{field} must be", getattr(part, field), shape, dtype, returns)
-
-
-def _check_optional(method: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Check the value of a method that may return None."""
-    if value is not None:
-        _check_array(f"{method} must return", value, shape, dtype, allowed=" or None")
 
 
 def _check_array(

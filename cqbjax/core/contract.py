@@ -34,12 +34,6 @@ MAX_MESSAGE = 200
 # Methods that a policy and a source must have (`core.types`).
 POLICY_METHODS = ("init", "select", "update")
 SOURCE_METHODS = ("problem", "check", "uniform_service", "draw_workload")
-# Attributes that `Needs` replaced -> the value that had an effect, and the field to use now.
-REPLACED_BY_NEEDS = {
-    "informed": (True, "true_utilities=True"), "blind": (True, "contexts=False"),
-    "retry_aware": (True, "offer_counts=True"), "entry_aware": (True, "entry_rounds=True"),
-    "mixed": (True, "smaller_assortments=True"), "emitters": (False, "fusion_emitters=False"),
-}  # fmt: skip
 
 
 class ContractError(ValueError):
@@ -99,10 +93,6 @@ def _describe_error(error: Exception) -> str:
     return ""
 
 
-def _is_cqbjax(kind: type) -> bool:
-    return kind.__module__.startswith("cqbjax.")
-
-
 def is_third_party(part: Any) -> bool:
     """Return whether a part, or a part inside it, has a class from outside this package."""
     return find_third_party(part) is not None
@@ -110,7 +100,7 @@ def is_third_party(part: Any) -> bool:
 
 def find_third_party(part: Any) -> Any:
     """Return the first of a part and the parts inside it that is third-party, or None."""
-    if not _is_cqbjax(type(part)):
+    if not type(part).__module__.startswith("cqbjax."):
         return part
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
     inner: list[Any] = []
@@ -124,7 +114,7 @@ def find_third_party(part: Any) -> Any:
 def source_layers(source: Any) -> list[Any]:
     """Return a source, the source that it wraps, and so on inwards."""
     layers = [source]
-    while _is_cqbjax(type(layers[-1])) and hasattr(layers[-1], "source"):
+    while type(layers[-1]).__module__.startswith("cqbjax.") and hasattr(layers[-1], "source"):
         layers.append(layers[-1].source)
     return layers
 
@@ -136,8 +126,7 @@ def check_source_class(source: Any) -> None:
         ContractError: naming the class.
     """
     for layer in source_layers(source):
-        check_registered(layer)
-        check_methods(layer, *SOURCE_METHODS)
+        check_registered(layer, *SOURCE_METHODS)
 
 
 def check_class(policy: Any) -> None:
@@ -148,29 +137,12 @@ def check_class(policy: Any) -> None:
     Raises:
         ContractError: naming the class.
     """
-    check_registered(policy)
-    check_methods(policy, *POLICY_METHODS)
+    check_registered(policy, *POLICY_METHODS)
     name, needs = type(policy).__name__, read_needs(policy)
     valid = isinstance(needs, Needs) and all(isinstance(need, bool) for need in needs)
     require(valid, f"{name}.needs must be Needs of True and False, and it is {needs!r}")
-    for old, (value, new) in REPLACED_BY_NEEDS.items():
-        obsolete = getattr(policy, old, None) is value
-        require(not obsolete, f"{name}.{old} is not read any more: declare needs = Needs({new})")
     if isinstance(policy, Wrapper):
         check_class(policy.policy)
-
-
-def check_methods(part: Any, *methods: str) -> None:
-    """Check that a part has these methods.
-
-    Raises:
-        ContractError: naming the class and the first missing method.
-    """
-    for method in methods:
-        require(
-            callable(getattr(part, method, None)),
-            f"{type(part).__name__} lacks the method {method}, one of {', '.join(methods)}",
-        )
 
 
 def check_instance(part: Any) -> None:
@@ -179,18 +151,23 @@ def check_instance(part: Any) -> None:
     require(not isinstance(part, type), f"{name} is a class: give an instance of it, {name}(...)")
 
 
-def check_registered(part: Any) -> None:
-    """Check that a policy, a source or a model is registered as a JAX pytree.
+def check_registered(part: Any, *methods: str) -> None:
+    """Check that a policy, a source or a model is registered as a JAX pytree, with these methods.
 
     Raises:
-        ContractError: naming the class.
+        ContractError: naming the class, and the first missing method.
     """
     check_instance(part)
+    name = type(part).__name__
     require(
         not any(leaf is part for leaf in jax.tree.leaves(part)),
-        f"{type(part).__name__} must be registered as a pytree: decorate it with "
-        "core.pytree.pytree",
+        f"{name} must be registered as a pytree: decorate it with core.pytree.pytree",
     )
+    for method in methods:
+        require(
+            callable(getattr(part, method, None)),
+            f"{name} lacks the method {method}, one of {', '.join(methods)}",
+        )
 
 
 class Breach(NamedTuple):

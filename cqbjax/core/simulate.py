@@ -28,7 +28,7 @@ from cqbjax.core.carry import NEVER, Carry, DynamicsState, start
 from cqbjax.core.instances import Instance, draw_instance
 from cqbjax.core.observations import observe, true_utilities
 from cqbjax.core.recorders import STANDARD, Recorder, Round
-from cqbjax.core.recorders.queue import attempt_regrets
+from cqbjax.core.recorders.queue import round_regret
 from cqbjax.core.types import NO_SERVER, Policy, Problem, Queue, Source, mask_unoffered
 
 __all__ = ["Carry", "Instance", "Segment", "advance", "draw_instance", "run_rounds", "observe",
@@ -130,7 +130,7 @@ def run_round(
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
         jnp.maximum(carry.peak, used_slots), breach, dynamics_state,
     )  # fmt: skip
-    regret = attempt_regrets(attempt.utilities, attempt.action, over)
+    regret = round_regret(attempt.utilities, attempt.action, over)
     action, slot = attempt.action, attempt.action.slot
     return after, Decision(
         jnp.where(valid, carry.queue.arrived[slot], 0), carry.queue.row[slot],

@@ -246,13 +246,9 @@ def _check_source(source: Source, problem: Problem) -> None:
                 "ever be learnt"
             )
         if contract.is_third_party(model):
-            users = isinstance(model, UserModel)
-            with contract.prefix_errors(
-                f"{'users' if users else 'service'} {type(model).__name__}"
-            ):
-                (conformance.check_users if users else conformance.check_service)(
-                    _shapes(model), problem
-                )
+            group = "users" if isinstance(model, UserModel) else "service"
+            with contract.prefix_errors(f"{group} {type(model).__name__}"):
+                conformance.check_dynamics(_shapes(model), problem)
 
 
 def _check_leaves(tree: Any) -> None:

@@ -81,19 +81,15 @@ def check_fairness(policy: Policy, seed: int = 0, problem: Problem = SINGLE) -> 
         )
 
 
-class TracedMethods(dict[Any, Any]):
+class TracedMethods:
     """Programs of a policy's methods by call, and the calls without a program; hashed by identity.
 
     A call consists of the method and of the structure, static parts and array types of its
     arguments.
     """
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
-    __eq__ = object.__eq__
-
     def __init__(self, programs: Mapping[Any, Any]) -> None:
-        super().__init__(programs)
-        self.missing: set[Any] = set()
+        self.programs, self.missing = programs, set[Any]()
 
 
 @pytree
@@ -102,11 +98,11 @@ class IsolatedPolicy(Wrapper):
 
     Attributes:
         policy: the policy within.
-        programs: its programs; a call without one goes to the policy, and is noted as missing.
+        traced: its programs; a call without one goes to the policy, and is noted as missing.
     """
 
     policy: Any
-    programs: TracedMethods = static()
+    traced: TracedMethods = static()
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the state of the policy within."""
@@ -128,10 +124,10 @@ class IsolatedPolicy(Wrapper):
         arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
         fixed = tuple(None if hasattr(leaf, "dtype") else leaf for leaf in leaves)
         call = method, structure, fixed, tuple(map(jax.typeof, arrays))
-        if call not in self.programs:
-            self.programs.missing.add(call)
+        if call not in self.traced.programs:
+            self.traced.missing.add(call)
             return getattr(self.policy, method)(*arguments)
-        program, returned = self.programs[call]
+        program, returned = self.traced.programs[call]
         return jax.tree.unflatten(returned, jaxpr_as_fun(program)(*arrays))
 
 
@@ -154,7 +150,7 @@ def run_isolated(policy: Policy, *runs: Callable[[Policy], Any]) -> Any:
     programs, left, result = dict[Any, Any](), list(runs), None
     while left:
         methods = TracedMethods(programs)
-        result = left[0](IsolatedPolicy(policy=policy, programs=methods))
+        result = left[0](IsolatedPolicy(policy=policy, traced=methods))
         programs |= {call: _trace_method(*call) for call in methods.missing}
         left = left if methods.missing else left[1:]
     return result

@@ -86,7 +86,7 @@ def check_users(users: UserModel, problem: Problem = PROBLEM, seed: int = 0) -> 
     check_model(users, UserModel)
     users.check(problem)
     with contract.prefix_errors(type(users).__name__):
-        conformance.check_users(signature_of(as_arrays(users)).shapes(), problem)
+        conformance.check_dynamics(signature_of(as_arrays(users)).shapes(), problem)
         scenario = Scenario(source=None, users=(users,))
         (drawn,) = _draw_checked_dynamics(scenario, problem, seed).user_draws
         first = jax.tree.map(lambda leaf: leaf[0, 0], drawn)
@@ -113,7 +113,7 @@ def check_service(service: ServiceModel, problem: Problem = PROBLEM, seed: int =
     check_model(service, ServiceModel)
     service.check(problem)
     with contract.prefix_errors(type(service).__name__):
-        conformance.check_service(signature_of(as_arrays(service)).shapes(), problem)
+        conformance.check_dynamics(signature_of(as_arrays(service)).shapes(), problem)
         scenario = Scenario(source=None, service=(service,))
         problem = problem._replace(channels=service.channels)
         (drawn,) = _draw_checked_dynamics(scenario, problem, seed).service_draws

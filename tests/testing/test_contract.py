@@ -16,11 +16,10 @@ from composing import CONF, composed
 from tiers import cases
 
 from cqbjax.cli._compose import list_labels
-from cqbjax.core.contract import REPLACED_BY_NEEDS, check_class
 from cqbjax.core.pytree import pytree, signature_of, static
 from cqbjax.core.types import Needs, Problem
 from cqbjax.offline import OfflinePolicy, ProjectedPolicy, WarmStart
-from cqbjax.policies import Acqb, ContextWrapper, Intercept, RouterPolicy
+from cqbjax.policies import Acqb, ContextWrapper, RouterPolicy
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.testing import PROBLEM, ContractError, check_policy
 
@@ -256,23 +255,6 @@ def test_the_needs_of_a_policy_must_be_needs(needs):
 
     with pytest.raises(ContractError, match=r"Vague\.needs must be Needs of True and False"):
         check_policy(Vague(needs=needs))
-
-
-@pytest.mark.parametrize("old", REPLACED_BY_NEEDS)
-def test_an_attribute_that_needs_replaced_is_refused_with_the_field_that_says_it_now(old):
-    value, now = REPLACED_BY_NEEDS[old]
-    for policy in (EpsilonGreedy(), ContextWrapper(policy=EpsilonGreedy(), view=Intercept())):
-        check_class(policy)
-    for known in (value, not value):
-        one = pytree(type("Dated", (EpsilonGreedy,), {old: known}))()
-        for policy in (one, ContextWrapper(policy=one, view=Intercept())):
-            if known is value:
-                with pytest.raises(ContractError, match=rf"Dated\.{old} .* needs = Needs\({now}\)"):
-                    check_class(policy)
-            else:
-                check_class(policy)
-    field, _, said = now.partition("=")
-    assert Needs(**{field: said == "True"}) != Needs()
 
 
 def test_the_problem_must_have_a_row_for_every_arrival():

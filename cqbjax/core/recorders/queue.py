@@ -29,22 +29,20 @@ class QueueLength(Recorder):
 def round_regret(utilities: Array, action: Action, valid: Array) -> Array:
     """Return R(x_t, S*(x_t)) - R(x_t, S_t), or zero if the queue is empty.
 
-    S* has K servers, also if S_t has fewer.
+    S* has K servers, also if S_t has fewer. With c > 1 channels, the arguments and the result have
+    a leading axis [c].
 
     Args:
         utilities: [N] true utilities of the served query.
         action: the assortment, [K].
         valid: [] bool whether a query was served.
     """
+    if valid.ndim:
+        return jax.vmap(round_regret)(utilities, action, valid)
     best = mnl.best_servers(utilities, action.servers.shape[0])
     offered = mask_unoffered(action.offered, utilities[action.servers], DOWN_UTILITY)
     regret = mnl.departure_rate(utilities[best]) - mnl.departure_rate(offered)
     return jnp.where(valid, jnp.maximum(regret, 0.0), 0.0)
-
-
-def attempt_regrets(utilities: Array, action: Action, valid: Array) -> Array:
-    """Return `round_regret` of the attempt, [], or of each of c attempts, [c]."""
-    return (jax.vmap(round_regret) if valid.ndim else round_regret)(utilities, action, valid)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Regret(Recorder):
         if round_.unanswered is not None:
             selected = selected | round_.unanswered
         return linalg.add_compensated(
-            *state, jnp.sum(attempt_regrets(round_.utilities, round_.action, selected))
+            *state, jnp.sum(round_regret(round_.utilities, round_.action, selected))
         )
 
     def read(self, state: Sums) -> Array:
