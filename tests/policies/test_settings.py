@@ -273,6 +273,7 @@ def test_more_samples_than_a_program_can_contain_are_refused():
         (RandomRouting, {"retry": "posterior"}, "posterior must be one of same, fallback"),
         (RandomRouting, {"schedule": "joint"}, "joint must be one of oldest, newest"),
         (QueueingBandit, {"index": "foo"}, "foo must be one of ucb, thompson"),
+        (LlmRanking, {"index": "worst"}, "worst must be one of best, thompson, greedy, ucb"),
         (RouterPolicy, {"scores": SCORES, "recall_by": "text"}, "text must be one of row"),
         (RouterPolicy, {"scores": SCORES, "by": "all"}, "all must be one of prompt, row"),
         (ServiceTimes, {"law": "never"}, "never must be one of fixed, geometric"),

@@ -158,9 +158,9 @@ def test_thompson_by_llm_draws_from_its_posteriors():
 
 @pytest.mark.parametrize(
     ("policy", "said"),
-    [(LlmRanking(tries=0.0), "tries=0.0"), (LlmRanking(index="worst"), "index=worst"),
-     (LlmRanking(index="ucb", width=-1.0), "width=-1.0"),
-     (LinearBandit(alpha=-1.0), "alpha=-1.0"), (LinearBandit(lambda0=0.0), "lambda0=0.0")],
+    [(LlmRanking(tries=0.0), "tries=0 must"),
+     (LlmRanking(index="ucb", width=-1.0), "width=-1 must"),
+     (LinearBandit(alpha=-1.0), "alpha=-1 must"), (LinearBandit(lambda0=0.0), "lambda0=0 must")],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(policy, said):
     with pytest.raises(ValueError, match=said):
