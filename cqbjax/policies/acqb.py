@@ -261,17 +261,23 @@ class Acqb:
         self, state: AcqbState, observation: Observation, action: Action, feedback: Feedback
     ) -> AcqbState:
         """Update theta-hat, V and the round-robin counter (Algorithm 1 lines 4, 10 and 11)."""
-        problem, slot = observation.problem, action.slot
-        features = observation.features[slot]
-        if problem.parameters == "shared":
-            features = features[action.servers]
-        new = estimation.Interaction(
-            observation.round if feedback.number is None else feedback.number,
-            observation.queue.row[slot], features, action.servers, feedback.choice,
-            feedback.valid, action.offered,
-        )  # fmt: skip
-        belief = self.belief(problem).update(state.belief, new)
+        new = make_interaction(observation, action, feedback)
+        belief = self.belief(observation.problem).update(state.belief, new)
         turn = advance_turn(state.turn, observation, action, feedback)
         return AcqbState(
             belief, turn, retries.update_tally(state.tally, observation, action, feedback)
         )
+
+
+def make_interaction(
+    observation: Observation, action: Action, feedback: Feedback
+) -> estimation.Interaction:
+    """Return what an estimate learns from an attempt."""
+    features = observation.features[action.slot]
+    if observation.problem.parameters == "shared":
+        features = features[action.servers]
+    return estimation.Interaction(
+        observation.round if feedback.number is None else feedback.number,
+        observation.queue.row[action.slot], features, action.servers, feedback.choice,
+        feedback.valid, action.offered,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cqbjax
 from cqbjax import policies, sources
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
-from cqbjax.policies.restarts import RestartingPolicy
+from cqbjax.policies.restarts import MEMORY, RestartingPolicy
 
 SERVERS, CONTEXTS = 3, jnp.ones((6, 2))
 UTILITIES = np.array([-1.0, 0.5, 2.0])
@@ -36,13 +37,12 @@ class Fixed:
     def select(self, key, state, observation):
         return observation.round
 
-    def update(self, state, observation, action, feedback):
-        return Learnt(state.belief + 1)
+    def update(self, state, *told):
+        """Learn an attempt: as a policy from a round, as an estimate from an attempt of before."""
+        return Learnt(state.belief + 1) if len(told) == 3 else state + 100 + told[0].servers[0]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Learnt:
+class Learnt(NamedTuple):
     belief: jax.Array
 
 
@@ -70,34 +70,55 @@ def play(policy, servers, departed, valid):
     return jax.tree.map(np.asarray, jax.lax.scan(one, start, told)[1])
 
 
-def test_the_sum_is_that_of_pages_test():
+def test_the_sum_is_that_of_pages_test_and_recent_attempts_are_learnt_again():
     draw = np.random.default_rng(4)
-    servers, valid = draw.integers(SERVERS, size=80), draw.random(80) < 0.8
-    departed = draw.random(80) < CHANCES[servers] - 0.3
-    mine = play(
-        RestartingPolicy(policy=Fixed(), threshold=2.0, slack=0.05), servers, departed, valid
-    )
-    excess, began, learnt, restarts = 0.0, 0, 0, 0
+    servers, valid = draw.integers(SERVERS, size=200), draw.random(200) < 0.8
+    departed = draw.random(200) < CHANCES[servers] - 0.3
+    page = RestartingPolicy(policy=Fixed(), threshold=2.0, slack=0.05, burn_in=3.0)
+    mine = play(page, servers, departed, valid)
+    excess, began, learnt, attempts, recent, restarts = 0.0, 0, 0, 0, [], []
     for t, told in enumerate(zip(servers, departed, valid, strict=True)):
         server, left, heard = told
         learnt += 1
         if heard:
+            attempts += 1
+            recent.append(server)
             excess = max(0.0, excess + CHANCES[server] - left - 0.05)
+            excess = excess if attempts > 3 * SERVERS else 0.0
+        if excess == 0:
+            recent = []
         if excess > 2.0:
-            excess, began, learnt, restarts = 0.0, t + 1, 0, restarts + 1
+            restarts.append(len(recent))
+            excess, began, learnt, attempts = 0.0, t + 1, sum(100 + one for one in recent), 0
+            recent = []
         assert_allclose([one[t] for one in mine], [excess, began, learnt], atol=1e-5)
-    assert restarts > 3
+    assert len(restarts) > 3 and min(restarts) < max(restarts)
+
+
+def test_only_the_last_attempts_are_learnt_again():
+    """With more attempts since the sum was 0 than there is memory for."""
+    policy = RestartingPolicy(policy=Fixed(), threshold=150.0, slack=0.0, burn_in=0.0)
+    count = math.floor(150 / CHANCES[1]) + 1
+    assert count < MEMORY
+    learnt = play(policy, np.full(count, 1), np.zeros(count, bool), np.ones(count, bool))[2]
+    assert learnt[-1] == 101 * count
+    policy, count = dataclasses.replace(policy, threshold=200.0), math.floor(200 / CHANCES[1]) + 1
+    assert count > MEMORY
+    servers = np.where(np.arange(count) < count - MEMORY, 0, 1)
+    policy = dataclasses.replace(policy, threshold=CHANCES[servers[:-1]].sum())
+    learnt = play(policy, servers, np.zeros(count, bool), np.ones(count, bool))[2]
+    assert learnt[-1] == 101 * MEMORY
 
 
 def test_failures_alone_raise_an_alarm_after_a_known_number():
     """S grows by p - k in each attempt."""
     for server, slack in ((0, 0.1), (1, 0.0), (2, 0.3)):
-        policy = RestartingPolicy(policy=Fixed(), threshold=4.0, slack=slack)
+        policy = RestartingPolicy(policy=Fixed(), threshold=4.0, slack=slack, burn_in=0.0)
         began = play(policy, np.full(60, server), np.zeros(60, bool), np.ones(60, bool))[1]
         assert began.max() > 0
         assert began[began > 0][0] == math.floor(4.0 / (CHANCES[server] - slack)) + 1
     # What is predicted rightly, within the slack, never adds up.
-    policy = RestartingPolicy(policy=Fixed(), threshold=4.0, slack=CHANCES[0] + 0.01)
+    policy = dataclasses.replace(policy, slack=CHANCES[0] + 0.01)
     assert not play(policy, np.zeros(60, int), np.zeros(60, bool), np.ones(60, bool))[1].any()
 
 
@@ -107,12 +128,14 @@ def test_the_rounds_of_the_policy_within_count_from_the_restart():
     assert policy.select(None, state, observe(jnp.int32(37))) == 7
 
 
-@pytest.mark.parametrize("own", [{"threshold": -1.0}, {"slack": "x"}, {"policy": "c1"}])
+@pytest.mark.parametrize(
+    "own", [{"threshold": -1.0}, {"slack": "x"}, {"burn_in": -1.0}, {"policy": "c1"}]
+)
 def test_constants_out_of_range_are_rejected(own):
     if "policy" in own:
         own = {"policy": policies.Acqb(c1=-1.0)}
     policy = RestartingPolicy(**({"policy": policies.Acqb()} | own))
-    with pytest.raises(ValueError, match=r"(threshold|slack|c1)=(-1|x) must"):
+    with pytest.raises(ValueError, match=r"(threshold|slack|burn_in|c1)=(-1|x) must"):
         policy.check(observe(jnp.int32(1)).problem)
 
 
