@@ -281,8 +281,8 @@ class Needs(NamedTuple):
 
     Attributes:
         true_utilities: `Observation.utilities`, for an oracle.
-        contexts: `Observation.features`. False also sets the number of queue slots at the start:
-            a policy without contexts is expected to serve as many queries as uniform routing.
+        contexts: `Observation.features`. A policy without them is expected to need as many queue
+            slots as uniform routing, and starts with that number.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
         entry_rounds: `Queue.entry_rounds`, the round in which each query last joined the queue.
         smaller_assortments: the field `Action.offered`, because the policy may offer fewer than K
