@@ -182,7 +182,7 @@ WRONG_INPUT = [
     ("prepare_data", ["~batch_size"], "error: ~batch_size: batch_size cannot be left out"),
     ("stored", [], "error: the following arguments are required: folder; --help lists"),
     ("run", ["-m", "tries=1,100"], "error: tries is read by nothing here, but by best_llm"),
-    ("run", ["policy=[linucb]", "linucb_alpha=-1"], "error: linucb_alpha=-1 must be a finite"),
+    ("run", ["policy=[linucb]", "linucb_alpha=-1"], "error: linucb_alpha=-1 must be a number in"),
     ("run", ["~name"], "error: ~name: name cannot be left out"),
     ("run", ["~horizon=1000"], "error: ~horizon=1000: horizon cannot be left out"),
     ("run", ["policy=null"], "error: policy=null must choose from acqb, "),

@@ -343,7 +343,7 @@ def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them(
     setting.check(np.arange(2), 1.5, 1)
     with pytest.raises(ValueError, match=r"arrival_rate=1.6 must be at most 1.5"):
         setting.check(np.arange(2), 1.6, 1)
-    with pytest.raises(ValueError, match="return_rate=2 must lie"):
+    with pytest.raises(ValueError, match="return_rate=2 must be a number in"):
         with_dynamics(coin, [Orbit(return_rate=2)], []).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="count=0 must be"):
         with_dynamics(coin, [], [ServiceChannels(count=0)]).check(np.arange(2), 0.3, 1)

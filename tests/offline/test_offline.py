@@ -165,7 +165,7 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
         values = data[field]
         np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
     assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
-    with pytest.raises(ValueError, match=r"share=1.5 must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"share=1.5 must be a number in \[0, 1\]"):
         sweep({"p": ContextWrapper(policy=base, view=Intercept(share=1.5))}, world)
 
 

@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import hydra
@@ -29,7 +30,8 @@ PAIRED = [
     label
     for label in list_labels()
     if label in ROUTERS or label.startswith(("logistic", "lints_", "thompson_", "acqb_warm_"))
-    if not label.endswith(("recall", "posterior")) or not label.startswith(("lints", "thompson"))
+    # These two learn no posterior of a prompt, and refuse the rules that need one.
+    if not re.search("^(lints|thompson).*_(recall|posterior)", label)
 ]
 LABELS = sorted([*(path.stem for path in (CONF / "policy").glob("*.yaml")), *PAIRED])
 FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr acqb_random acqb_ucb
