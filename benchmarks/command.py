@@ -10,10 +10,7 @@ import functools
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 # Before NumPy is imported: its loops are timed on one core.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -23,12 +20,9 @@ from rich.console import Console  # noqa: E402
 
 import benchmarks  # noqa: E402
 from benchmarks import compile_for_gpu  # noqa: E402
-from cqbjax.cli import _compose  # noqa: E402
 from cqbjax.cli._command import Arguments, run_plain  # noqa: E402
-from cqbjax.cli._instantiate import make  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.core.files import check_writable  # noqa: E402
-from cqbjax.experiments import study_types  # noqa: E402
 
 SECTIONS, TARGETS = (", ".join(x) for x in (benchmarks.SECTIONS, compile_for_gpu.TARGETS))
 ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
@@ -69,19 +63,7 @@ def measure(asked: argparse.Namespace) -> None:
             target = compile_for_gpu.TARGETS[asked.compile_for]
             report = compile_for_gpu.run(target, asked.quick, log)
         else:
-            report = benchmarks.run(Path(cache), asked.quick, asked.only, log, time_composing)
+            report = benchmarks.run(asked.quick, asked.only, log)
     benchmarks.show(report, Console(width=None if sys.stdout.isatty() else 170))
     if asked.json:
         benchmarks.save(report, asked.json)
-
-
-def time_composing(words: Sequence[str]) -> float:
-    """Return the seconds of composing and validating a sweep."""
-    with _compose.initialize_hydra():
-        jobs = _compose.combine_words(words)
-        begun = time.perf_counter()
-        sources: dict[str, Any] = {}
-        for one in _compose.compose_jobs(jobs):
-            _compose.check_words(one.words, [one.config])
-            study_types.prepare_points(one.config, make, one.swept, sources)
-        return time.perf_counter() - begun

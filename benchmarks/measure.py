@@ -7,22 +7,18 @@ the call, so no span ends early.
 
 import dataclasses
 import itertools
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from cqbjax.core import backend
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine import batches, programs
 from cqbjax.engine.progress import Activity, Reporter
 from cqbjax.engine.spec import Capacity, SweepSpec
-from cqbjax.engine.sweep import estimate_plan, sweep
+from cqbjax.engine.sweep import sweep
 from cqbjax.engine.validation import build_spec
 
 # More runs than this become copies of the policy: validating a source draws contexts of every seed.
@@ -187,20 +183,6 @@ def _summarise(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
         "bytes_a_run": case.bytes_a_run(label),
         "compile_seconds": sum(span.seconds for span in spans[:begun]),
     }  # fmt: skip
-
-
-def compile_again(case: Case) -> float:
-    """Compile a case's first policy, run it for a moment alone, and return the seconds."""
-    programs.clear_cache()
-    plan = batches.plan_sweep([case.spec(next(iter(case.policies)))], case.batch)
-    return estimate_plan(plan, Reporter())[0].compiling
-
-
-def call_in_process(function: Callable[..., Any], cache: Path, **arguments: Any) -> Any:
-    """Call a function in a new process with JAX's compilation cache, and return its result."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, backend.configure, (cache,)) as pool:
-        return pool.submit(function, **arguments).result()
 
 
 def time_calls(play: Callable[[], Any], tries: int) -> list[float]:

@@ -32,14 +32,12 @@ class Section(NamedTuple):
         title: above the table.
         columns: keys of the rows.
         rows: cells, one a column; the first row has the headers.
-        empty: replaces a table without rows.
     """
 
     name: str
     title: str
     columns: list[str]
     rows: list[list[str]]
-    empty: str
 
     def is_text(self) -> list[bool]:
         """Return whether each column holds text, which is aligned to the left."""
@@ -48,7 +46,7 @@ class Section(NamedTuple):
     def to_markdown(self) -> str:
         """Return the section as a Markdown table, or the reason why it has no rows."""
         if len(self.rows) == 1:
-            return f"–, {self.empty}"
+            return "–, not run"
         aligned = ["---" if text else "---:" for text in self.is_text()]
         lines = (self.rows[0], aligned, *self.rows[1:])
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -134,7 +132,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     for section in _sections(report):
         headers, *rows = section.rows
         if not rows:
-            console.print(f"{escape(section.title)}: {section.empty}")
+            console.print(f"{escape(section.title)}: not run")
             continue
         table = Table(title=escape(section.title))
         for header, text in zip(headers, section.is_text(), strict=True):
@@ -172,8 +170,7 @@ def _sections(report: dict[str, Any]) -> Iterator[Section]:
         columns = list(rows[0]) if rows else []
         headers = [COLUMNS.get(column, {}).get("header", column) for column in columns]
         cells = [[_text(column, row[column]) for column in columns] for row in rows]
-        empty = words.get("empty", "not run")
-        yield Section(name, words["title"], columns, [headers, *cells], empty)
+        yield Section(name, words["title"], columns, [headers, *cells])
 
 
 def _text(column: str, value: Any) -> str:
