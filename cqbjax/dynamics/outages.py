@@ -31,8 +31,8 @@ class Outages(ServiceModel):
         period: number of rounds after which the schedule repeats, such as the rounds of a day;
             None: no schedule.
         down_from: [N] the round of the period, counted from 1, in which each server goes down.
-        down_rounds: [N] for how many rounds each server is then down, also into the next period;
-            0: the server is never down; None or empty: no server is ever down.
+        down_rounds: [N] the rounds that each server then stays down, which may reach into the next
+            period; 0: the server is never down; None or empty: no server is ever down.
     """
 
     share: Array | float = 0.0

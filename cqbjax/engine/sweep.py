@@ -59,9 +59,9 @@ def sweep(
     one compiled program.
 
     Args:
-        policies: label -> policy, or `PerSeed` for a policy that differs between seeds. Called as
-            `cqbjax.sweep`, also a list of labels of `cqbjax.policy`, such as `["acqb", "random"]`,
-            and routers, which are then trained for each seed.
+        policies: label -> policy, or `PerSeed` for a policy that differs between seeds.
+            `cqbjax.sweep` also accepts a list of labels of `cqbjax.policy`, such as
+            `["acqb", "random"]`, and routers, which it trains for each seed.
         source: where queries come from; a `cqbjax.datasets.dataset_source` for routers.
         arrival_rate: [L] rates lambda, mean queries per round: in [0, 1] if at most one query
             arrives per round, else any that the source accepts.

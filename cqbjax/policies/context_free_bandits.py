@@ -50,8 +50,8 @@ class _CountBandit:
     """What the bandits of this module share.
 
     Attributes:
-        schedule: the queue rule that picks the query, or `joint`: the query whose assortment, by
-            `retry`, has the best index.
+        schedule: the queue rule that picks the query, or `joint`: the query whose assortment,
+            chosen by the rule `retry`, has the best index.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
             before.
@@ -175,8 +175,8 @@ class LlmRanking(_CountBandit):
             Ties go to the lower number.
         tries: how often `index="best"` offers each server before it fixes the ranking.
         width: the standard deviations that `index="ucb"` adds to the mean.
-        schedule: the queue rule that picks the query, or `joint`: the query whose assortment, by
-            `retry`, has the best ranks.
+        schedule: the queue rule that picks the query, or `joint`: the query whose assortment,
+            chosen by the rule `retry`, has the best ranks.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
             before.

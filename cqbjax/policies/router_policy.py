@@ -28,10 +28,11 @@ class RouterPolicy:
         schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
             (priority: the query and assortment with the highest predicted scores).
         retry: how a query that returns is routed: `same` (as in the paper), `fallback` (the best
-            servers not offered to it yet, by which `joint` then ranks queries), `posterior` (scores
-            are log-odds, lowered by the query's own failures), `recall` (scores are log-odds,
-            conditioned on the outcomes of all queries with the same prompt) or `cache` (as
-            `fallback`, but first the servers that satisfied a query with the same prompt).
+            servers not offered to it yet; `joint` then ranks queries by these servers' scores),
+            `posterior` (scores are log-odds, lowered by the query's own failures), `recall` (scores
+            are log-odds, conditioned on the outcomes of all queries with the same prompt) or
+            `cache` (as `fallback`, but first the servers that satisfied a query with the same
+            prompt).
         precision: s, the weight of the scores in `posterior` and `recall`, in attempts
             (`retries.condition_on_outcomes`).
         recall_by: what identifies a prompt for `recall` and `cache`: its `row` of the table, or its

@@ -32,7 +32,7 @@ class SourceWrapper:
 
 @pytree
 class DriftWrapper(SourceWrapper):
-    """A source whose users' preferences change: LLM j + 1 gets the utilities that LLM j had.
+    """A source whose users' preferences change: LLM j comes to have the utilities of LLM j - 1.
 
     In round t the utility of LLM j is cos(a_t) u_j + sin(a_t) u_(j-1), cyclically in j. This is u_j
     at a_t = 0, and u_(j-1), the utility of the previous LLM, at a_t = pi/2. At both angles

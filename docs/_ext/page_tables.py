@@ -218,9 +218,10 @@ def describe_rescaling(source: str, settings: str) -> str:
     if source not in UNSOLVED or "min_max" in settings:
         return ""
     prompts, unsolved = UNSOLVED[source]
-    sentence = f"On every prompt of {source} the best LLM satisfies with probability .99"
+    the = "the " if source.endswith(" slice") else ""
+    best = f"By the paper's recipe, the best LLM of each prompt of {the}{source}"
     scope = f", even on the {unsolved} of {prompts:,} that no LLM answered correctly"
-    return f"{sentence}{scope if unsolved else ''}."
+    return f"{best} satisfies the user with probability .99{scope if unsolved else ''}."
 
 
 def _at(key: str, value: Any) -> str:

@@ -70,7 +70,7 @@ class Logistic:
             raise ValueError(f"logistic ridges is {self.ridges}; it must hold numbers above 0.")
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Logistic":
-        """Fix the ridge of the least cross-entropy on held-out prompts; the greater one on ties.
+        """Choose the ridge weight by cross-entropy on held-out prompts; of equals, the largest.
 
         Folds are drawn by row numbers.
 
