@@ -22,9 +22,9 @@ class Grid(Sweeper):
     def __init__(self, params: Mapping[str, str] | None = None) -> None:
         self._params = params or {}
 
-    def setup(self, **given: Any) -> None:
+    def setup(self, **options: Any) -> None:
         """Create the launcher."""
-        self._launcher = Plugins.instance().instantiate_launcher(**given)
+        self._launcher = Plugins.instance().instantiate_launcher(**options)
 
     def sweep(self, arguments: list[str]) -> None:
         """Launch all combinations of the overrides."""

@@ -18,11 +18,11 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 # Compiled programs are kept for the other workers, for the processes that tests start, and for the
 # next session: compiling is most of the suite's time. A program is found again by its own text, its
-# options and the versions of JAX and XLA, so a fault planted in what is compiled is compiled anew.
+# options and the versions of JAX and XLA, so a fault planted in what is compiled is compiled again.
 # The folder is pytest's own, in the checkout, where nothing else leans on it: `--cache-clear`
 # empties it, and JAX_ENABLE_COMPILATION_CACHE=false does without. JAX reads these names when it is
 # imported, hence before everything else.
-KEPT = REPOSITORY / ".pytest_cache" / "d" / "xla"
+PROGRAMS = REPOSITORY / ".pytest_cache" / "d" / "xla"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ["XLA_FLAGS"] = flags()
 # A program runs for a moment only here: machine code is made quickly rather than well, in half of
@@ -37,7 +37,7 @@ from cqbjax.engine import programs  # noqa: E402
 
 jax.config.update(
     "jax_compilation_cache_dir",
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(backend.programs_folder(KEPT))),
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(backend.programs_folder(PROGRAMS))),
 )
 # How often a program was found there, in this process and, under xdist, in each that has ended.
 FOUND: collections.Counter[str] = collections.Counter()
@@ -94,7 +94,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many programs were compiled, and how many were found compiled."""
-    terminalreporter.line(f"compiled programs: {FOUND[HIT]} found, {FOUND[MISSED]} made anew")
+    terminalreporter.line(f"compiled programs: {FOUND[HIT]} found, {FOUND[MISSED]} compiled")
 
 
 @pytest.fixture(scope="session")
@@ -146,7 +146,7 @@ def all_as_in_a_study():
 
 @pytest.fixture
 def fresh_programs():
-    """Compile a test's sweeps anew: it plants a fault in what is compiled, or counts compiling."""
+    """Compile a test's sweeps again: it plants a fault in what is compiled, or counts compiling."""
     programs.clear_cache()
     yield
     programs.clear_cache()

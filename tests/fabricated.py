@@ -95,18 +95,18 @@ def _point(
     attributes: Mapping[str, Any],
     every: int,
 ) -> xr.Dataset:
-    kept = recorded - 1
+    rounds_recorded = recorded - 1
     explored = np.broadcast_to(
-        np.sqrt(recorded).astype(np.int32), (*queues[:-1].shape[:3], kept.size)
+        np.sqrt(recorded).astype(np.int32), (*queues[:-1].shape[:3], rounds_recorded.size)
     )
     seconds = 1e-6 * (1 + np.arange(len(policies)))
     return xr.Dataset(
         {
-            "queue_length": (DIMS, queues[:-1][..., kept].astype(np.int32)),
-            "regret": (DIMS, regrets[:-1][..., kept].astype(np.float32)),
-            "departures": (DIMS, departures[:-1][..., kept].astype(np.int32)),
+            "queue_length": (DIMS, queues[:-1][..., rounds_recorded].astype(np.int32)),
+            "regret": (DIMS, regrets[:-1][..., rounds_recorded].astype(np.float32)),
+            "departures": (DIMS, departures[:-1][..., rounds_recorded].astype(np.int32)),
             "explored": (DIMS, explored.copy()),
-            "optimal_queue_length": (DIMS[1:], queues[-1][..., kept].astype(np.int32)),
+            "optimal_queue_length": (DIMS[1:], queues[-1][..., rounds_recorded].astype(np.int32)),
             "seconds_per_round": (DIMS[:1], seconds),
             "compile_seconds": (DIMS[:1], np.full(len(policies), 1.5)),
         },

@@ -4,8 +4,9 @@ import importlib.metadata
 import os
 
 # XLA's older code generator compiles in two thirds of the time, to the same bits. A program in one
-# piece compiles in nine tenths of the time of one that is split, which helps idle cores alone. A
-# version of XLA that does not know a flag ends the process, so only those that CI runs are told.
+# part compiles in nine tenths of the time of one that is split, which helps idle cores alone. A
+# version of XLA that does not know a flag ends the process, so flags are set only for the versions
+# that CI runs.
 QUICKER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 KNOWN = importlib.metadata.version("jaxlib").startswith("0.10.")
 

@@ -1,4 +1,4 @@
-"""A local stand-in of the Hugging Face hub."""
+"""A local server in place of the Hugging Face hub."""
 
 import contextlib
 import hashlib
@@ -83,11 +83,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def sibling(self, name: str) -> dict:
         server = self.server
-        said = {"rfilename": name, "size": server.sizes[name], "blobId": server.blobs[name]}
+        sibling = {"rfilename": name, "size": server.sizes[name], "blobId": server.blobs[name]}
         if name not in server.small:
             digest = server.digests[name]
-            said["lfs"] = {"sha256": digest, "size": server.sizes[name], "pointerSize": 130}
-        return said
+            sibling["lfs"] = {"sha256": digest, "size": server.sizes[name], "pointerSize": 130}
+        return sibling
 
     def send(
         self, content: bytes, body: bool, headers: dict[str, str], status=200, some=None

@@ -69,8 +69,8 @@ if __name__ == "__main__":
     made = linking.link_conversations(frame, vectors, linking.LinkingRule())
     spent, on_cores = time.perf_counter() - begun, time.process_time() - before
     # What getrusage tells begins with the memory of the process that started this one.
-    told = Path("/proc/self/status").read_text()
-    peak = int(told.partition("VmHWM:")[2].split()[0]) / 2**20
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 2**20
     print(
         f"{frame.height:,} conversations, {len(vectors):,} texts, {made.identical:,} + "
         f"{made.similar:,} links: {spent:.1f} s, {on_cores:.1f} s of all cores, peak memory "

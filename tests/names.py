@@ -7,7 +7,7 @@ COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 
 
-def alike(text: str) -> list[tuple[str, ...]]:
+def ambiguous_names(text: str) -> list[tuple[str, ...]]:
     """Return the names of a computation that differ in punctuation alone, from a program's text.
 
     The emitters write an instruction as a function, and every character of its name that a name of

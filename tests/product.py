@@ -118,11 +118,11 @@ def tried(
         while number < len(left):
             clock = threading.Timer(timeout, child.kill)
             clock.start()
-            said = child.stdout.readline()
+            output_line = child.stdout.readline()
             clock.cancel()
-            if not said:
+            if not output_line:
                 break
-            yield left[number], json.loads(said)
+            yield left[number], json.loads(output_line)
             number += 1
         status = child.wait()
         if number < len(left):
@@ -133,7 +133,7 @@ def tried(
 
 def be_child(words: Sequence[str]) -> None:
     """Try the cases of standard input, and write a line for each."""
-    from names import alike
+    from names import ambiguous_names
 
     from cqbjax.cli import _compose
     from cqbjax.cli._instantiate import make
@@ -144,20 +144,20 @@ def be_child(words: Sequence[str]) -> None:
     backend.configure()
     found, compile_lowered = list[str](), backend.compile_lowered
 
-    def compiled(*given, **options):
-        made = compile_lowered(*given, **options)
-        found.extend(map(str, alike(made.as_text())))
+    def compiled(*arguments, **options):
+        made = compile_lowered(*arguments, **options)
+        found.extend(map(str, ambiguous_names(made.as_text())))
         return made
 
     backend.compile_lowered = compiled
-    kept: dict = {}
+    fits_cache: dict = {}
     with _compose.initialize_hydra():
         for line in sys.stdin:
             case = Case(*json.loads(line))
             found.clear()
             try:
                 (job,) = _compose.compose_jobs([[*case.words, *words]])
-                ready = study_types.prepare_points(job.config, make, cache=kept)
+                ready = study_types.prepare_points(job.config, make, cache=fits_cache)
                 ready[0].study_type.estimate(ready, Reporter())
                 outcome = f"names alike: {', '.join(found)}" if found else FINE
             except (ValueError, OSError) as error:
@@ -176,29 +176,29 @@ def main() -> None:
     parser.add_argument("--part", action="store_true", help="every policy and source once")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given, words = parser.parse_known_args()
-    if given.child:
+    arguments, words = parser.parse_known_args()
+    if arguments.child:
         be_child(words)
         return
-    given.folder.mkdir(parents=True, exist_ok=True)
-    file, known = given.folder / "outcomes.jsonl", {}
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    file, known = arguments.folder / "outcomes.jsonl", {}
     for line in file.read_text().splitlines() if file.exists() else ():
         *case, outcome = json.loads(line)
         known[Case(*case)] = outcome
-    cases = part(given.sources) if given.part else whole(given.sources, given.sizes)
+    cases = part(arguments.sources) if arguments.part else whole(arguments.sources, arguments.sizes)
     left = [case for case in cases if case not in known]
     print(f"{len(cases)} cases, {len(left)} to try", flush=True)
     shares = [list(some) for _, some in itertools.groupby(left, lambda case: case[:3])]
 
     def share(some: list[Case]) -> None:
-        for case, outcome in tried(some, given.folder, words):
+        for case, outcome in tried(some, arguments.folder, words):
             known[case] = outcome
             with file.open("a") as out:
                 out.write(json.dumps([*case, outcome]) + "\n")
             if outcome != FINE:
                 print(*case, outcome, flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
+    with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
         list(pool.map(share, shares))
     counts = collections.Counter(known[case].partition(":")[0] for case in cases)
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))

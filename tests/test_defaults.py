@@ -81,8 +81,8 @@ DEFAULTS = [
 
 @pytest.mark.parametrize(("made", "known"), DEFAULTS, ids=[one.__name__ for one, _ in DEFAULTS])
 def test_what_is_left_out_is_as_documented(made, known):
-    told = inspect.signature(made).parameters
-    assert {name: told[name].default for name in known} == known
+    signature = inspect.signature(made).parameters
+    assert {name: signature[name].default for name in known} == known
 
 
 def test_it_is_known_of_each_number_whether_less_is_better():

@@ -23,7 +23,7 @@ LAYERS = (
     "cli __main__",
     "notebook",
 )
-RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
+RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer.split()}
 # A template is code of a user, who imports from the public packages.
 MODULES = sorted(path for path in (ROOT / "cqbjax").rglob("*.py") if path.stem != "_template")
 
@@ -46,13 +46,13 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
     return set(imports_of(path.read_text(), path, everywhere))
 
 
-def rooms(names: set[str]) -> set[str]:
-    """Return the rooms of cqbjax among imported names."""
+def packages(names: set[str]) -> set[str]:
+    """Return the packages of cqbjax among imported names."""
     return {name.split(".")[1] for name in names if name.startswith("cqbjax.")}
 
 
-def room(path: Path) -> str:
-    """Return the room that a file belongs to."""
+def package(path: Path) -> str:
+    """Return the package that a file belongs to."""
     return path.relative_to(ROOT / "cqbjax").parts[0].removesuffix(".py")
 
 
@@ -60,12 +60,12 @@ def room(path: Path) -> str:
 def test_a_module_sees_only_the_layers_before_it(path):
     if path == ROOT / "cqbjax" / "__init__.py":
         return
-    assert room(path) in RANK, f"give {room(path)} a layer in {Path(__file__).name}"
-    allowed = {name for name, rank in RANK.items() if rank <= RANK[room(path)]}
-    assert rooms(imports(path)) <= allowed
-    foreign = ["scripts", "tests", "benchmarks", "reproduction"]
-    foreign += ["hydra"] * (room(path) != "cli")
-    assert not any(name.split(".")[0] in foreign for name in imports(path))
+    assert package(path) in RANK, f"give {package(path)} a layer in {Path(__file__).name}"
+    allowed = {name for name, rank in RANK.items() if rank <= RANK[package(path)]}
+    assert packages(imports(path)) <= allowed
+    forbidden = ["scripts", "tests", "benchmarks", "reproduction"]
+    forbidden += ["hydra"] * (package(path) != "cli")
+    assert not any(name.split(".")[0] in forbidden for name in imports(path))
 
 
 def test_configurations_of_the_package_name_nothing_beside_it():
@@ -85,7 +85,7 @@ RUNS += [f"engine/{path.name}" for path in sorted((ROOT / "cqbjax" / "engine").g
 def test_the_simulator_knows_protocols_alone(name):
     concrete = ("cqbjax.policies.", "cqbjax.sources.")
     known = {one for one in imports(ROOT / "cqbjax" / name) if one.startswith(concrete)}
-    # The optimal policy is the yardstick of every sweep, which is why it runs even unasked.
+    # The optimal policy is in every sweep, which is why it runs even unasked.
     optimal = {"cqbjax.policies.baselines.OptimalPolicy"}
     assert known == (optimal if name == "engine/validation.py" else set())
 
@@ -112,8 +112,8 @@ def test_a_policy_or_source_does_not_lean_on_the_simulator():
 
 
 REFERENCE = [
-    "__init__", "choice", "estimator", "policies", "queues", "records", "retries", "rounds",
-    "switching", "worlds",
+    "__init__", "choice", "dynamics", "estimator", "policies", "queues", "records", "retries",
+    "rounds", "switching",
 ]  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def test_the_reference_shares_no_code_with_the_simulator(name):
 def test_an_import_against_the_layers_would_be_seen(tmp_path):
     path = tmp_path / "planted.py"
     path.write_text("def f():\n    from cqbjax import sweep\n    import hydra.utils\n")
-    assert rooms(imports(path)) == {"sweep"} and "hydra.utils" in imports(path)
+    assert packages(imports(path)) == {"sweep"} and "hydra.utils" in imports(path)
     assert imports(path, everywhere=False) == set()
 
 
@@ -165,17 +165,17 @@ def circle(edges: dict[str, set[str]]) -> set[str]:
 
 def test_no_modules_import_each_other_in_a_circle(tmp_path):
     assert not circle(graph(modules()))
-    files = {name: tmp_path / f"{name}.py" for name in ("room", "room.a", "room.b", "room.c")}
-    files["room"].write_text("from room.c import h\n")
-    files["room.a"].write_text("def f():\n    from room import b\n")
-    files["room.b"].write_text("from room.a import f\n")
-    files["room.c"].write_text("import room.a\n")
-    assert circle(graph(files)) == {"room.a", "room.b"}
-    files["room.a"].write_text("import os\n")
+    files = {name: tmp_path / f"{name}.py" for name in ("top", "top.a", "top.b", "top.c")}
+    files["top"].write_text("from top.c import h\n")
+    files["top.a"].write_text("def f():\n    from top import b\n")
+    files["top.b"].write_text("from top.a import f\n")
+    files["top.c"].write_text("import top.a\n")
+    assert circle(graph(files)) == {"top.a", "top.b"}
+    files["top.a"].write_text("import os\n")
     assert not circle(graph(files))
 
 
-# Of a room with many modules: each imports only from the steps before its own.
+# Of a package with many modules: each imports only from the steps before its own.
 ORDER = {
     "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
     "log_analysis": "rows forms, requests, retries, summary departures, scenario, compare fit",
@@ -184,17 +184,17 @@ ORDER = {
 }
 
 
-@pytest.mark.parametrize("room", ORDER)
-def test_the_modules_of_a_room_stand_in_its_order(room):
-    steps = [step.split() for step in ORDER[room].split(", ")]
+@pytest.mark.parametrize("package", ORDER)
+def test_the_modules_of_a_package_follow_its_order(package):
+    steps = [step.split() for step in ORDER[package].split(", ")]
     rank = {name: place for place, step in enumerate(steps) for name in step}
     for name, others in graph(modules()).items():
-        if not name.startswith(f"cqbjax.{room}."):
+        if not name.startswith(f"cqbjax.{package}."):
             continue
         here = name.split(".")[2]
         assert here in rank, f"give {name} a place in {Path(__file__).name}"
         allowed = {one for one in rank if rank[one] < rank[here]} | {here}
-        seen = {other.split(".")[2] for other in others if other.startswith(f"cqbjax.{room}.")}
+        seen = {other.split(".")[2] for other in others if other.startswith(f"cqbjax.{package}.")}
         assert seen <= allowed, f"{name} imports {seen - allowed}"
 
 

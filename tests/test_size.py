@@ -64,7 +64,7 @@ def test_nothing_grows_beyond_its_limit():
     assert not {name: size for name, size in sizes.items() if size > limits[name]}, sizes
 
 
-def test_sizes_are_counted_as_they_are_said(tmp_path):
+def test_sizes_are_counted_as_defined(tmp_path):
     texts = {
         "cqbjax/a/__init__.py": '"""A docstring."""\n\n# A comment.\nx = """two\nlines"""\n',
         "cqbjax/b/__init__.py": "",

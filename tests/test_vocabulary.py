@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+SUFFIXES = (".py", ".md", ".yaml", ".toml", "")
 WORDS = yaml.safe_load((ROOT / "tests" / "vocabulary.yaml").read_text())
 
 
@@ -23,20 +24,20 @@ def private_words(path: Path) -> list[str]:
     text = path.read_text()
     if path.suffix == ".md":
         return private(re.sub(r"(?s)<!--.*?-->|```.*?```|`[^`]*`|\]\([^)]*\)", " ", text), "prose")
-    if path.suffix == ".yaml":
+    if path.suffix != ".py":
         return private("\n".join(re.findall("#.*", text)), "prose")
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     names, prose = (
-        "\n".join(token.string for token in tokens if token.type in types)
-        for types in ((tokenize.NAME,), (tokenize.STRING, tokenize.COMMENT))
+        " ".join(token.string for token in tokens if token.type in types)
+        for types in ((tokenize.NAME, tokenize.OP), (tokenize.STRING, tokenize.COMMENT))
     )
     return private(names, "identifiers") + private(prose, "prose")
 
 
 @pytest.mark.parametrize("pattern", WORDS["files"])
 def test_no_private_word_is_written(pattern):
-    paths = sorted(path for path in ROOT.glob(pattern) if path.suffix in (".py", ".md", ".yaml"))
-    assert paths and not {path: words for path in paths if (words := private_words(path))}
+    paths = [file for file in ROOT.glob(pattern) if file.suffix in SUFFIXES and file.is_file()]
+    assert paths and not {file: words for file in paths if (words := private_words(file))}
 
 
 @pytest.mark.parametrize("name", ["planted.py", "planted.md", "planted.yaml"])

@@ -122,9 +122,9 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
 
     Returns:
         A row for each policy and combination of the other keys in which points differ, with
-        `rates`, the number of rates; `borne`, the largest rate up to which it is stable (null if
-        not even at the smallest); `next`, the smallest rate above it; and `growth`, `growth_low`,
-        `growth_high`, the growth at `next` with its 95% interval over seeds.
+        `rates`, the number of rates; `stable_up_to`, the largest rate up to which it is stable
+        (null if not even at the smallest); `next`, the smallest rate above it; and `growth`,
+        `growth_low`, `growth_high`, the growth at `next` with its 95% interval over seeds.
 
     Raises:
         ValueError: no point, or no recorded round in the first half.
@@ -143,7 +143,7 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
     return (
         rows.sort("arrival_rate", maintain_order=True).group_by(by, maintain_order=True)
         .agg(
-            rates=pl.len(), borne=rate.filter((rate < too_much) | too_much.is_null()).max(),
+            rates=pl.len(), stable_up_to=rate.filter((rate < too_much) | too_much.is_null()).max(),
             next=too_much, **{name: pl.col(of).filter(high).first() for name, of in there.items()},
         )
     )  # fmt: skip

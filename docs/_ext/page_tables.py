@@ -55,8 +55,7 @@ HEADINGS = {
     "regret_mean": "regret",
     "paper_gap_mean": "the paper's gap",
     "acqb_minus": "ACQB minus policy",
-    "world": "scenario",
-    "borne": "stable up to",
+    "stable_up_to": "stable up to",
     "closed_form": "closed form",
 }
 

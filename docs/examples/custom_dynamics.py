@@ -55,8 +55,8 @@ class Sleepers(UserModel):
     def draw(self, key, problem):
         """Return the rounds until a query that fails in each round returns: [T, c]."""
         hour = jnp.arange(problem.horizon) % self.day
-        away = jnp.where(hour < self.day // 2, 1, self.day - hour)
-        return jnp.broadcast_to(away[:, None], (problem.horizon, problem.channels))
+        delay = jnp.where(hour < self.day // 2, 1, self.day - hour)
+        return jnp.broadcast_to(delay[:, None], (problem.horizon, problem.channels))
 
     def react(self, drawn, attempts):
         """Stay away for that many rounds."""

@@ -192,11 +192,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_there_are_tasks_and_each_says_what_it_tests():
+def test_there_are_tasks_and_each_states_what_it_tests():
     assert 12 <= len(TASKS) <= 16
-    said = called("arena", "tasks").stdout
+    message = called("arena", "tasks").stdout
     for task in list_tasks():
-        assert f"{task.name} (version {task.version}): {task.title}\n    {task.description}" in said
+        assert (
+            f"{task.name} (version {task.version}): {task.title}\n    {task.description}" in message
+        )
         assert len(task.description.split()) > 15 and task.version >= 1
 
 
@@ -266,7 +268,7 @@ def test_a_task_has_at_least_eighteen_contestants():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["policy=my_policy.py:Nobody"], "error: policy=my_policy.py:Nobody: my_policy.py has no"),
         (
@@ -297,9 +299,9 @@ def test_a_task_has_at_least_eighteen_contestants():
         (["show", "tasks=paper"], "error: tasks=paper is unknown here; choose from out="),
     ],
 )
-def test_wrong_words_get_one_sentence(words, said, folder):
+def test_wrong_words_get_one_sentence(words, message, folder):
     error = refused(words, "arena")
-    assert said in error and len(error.splitlines()) == 1
+    assert message in error and len(error.splitlines()) == 1
     assert not (folder / "arena").exists()
 
 
@@ -354,29 +356,29 @@ def test_an_honest_entry_of_two_seeds_is_verified(task, policy, folder, request)
 def _tampered_with(place):
     """Refuse a table, rows and arrays that do not follow from one another."""
     table = place / "table.csv"
-    kept = table.read_text()
-    table.write_text(kept.replace("paper,Mine,1", "paper,Mine,2", 1))
-    said = refused(["verify", place], "arena")
-    assert "table.csv does not follow from its arrays at paper,Mine,2" in said
-    table.write_text(kept)
+    original = table.read_text()
+    table.write_text(original.replace("paper,Mine,1", "paper,Mine,2", 1))
+    message = refused(["verify", place], "arena")
+    assert "table.csv does not follow from its arrays at paper,Mine,2" in message
+    table.write_text(original)
     page = place / "index.html"
-    kept = page.read_text()
-    page.write_text(kept.replace("Mine in the arena", "The best policy", 1))
-    said = refused(["verify", place], "arena")
-    assert "index.html does not follow from its arrays at <title>The best policy" in said
-    page.write_text(kept)
+    original = page.read_text()
+    page.write_text(original.replace("Mine in the arena", "The best policy", 1))
+    message = refused(["verify", place], "arena")
+    assert "index.html does not follow from its arrays at <title>The best policy" in message
+    page.write_text(original)
     board = boards.read_board(place)
     more = board.notes["paper"] | {"looks": {"Mine": 0}}
     boards.write_board(board._replace(notes=board.notes | {"paper": more}), place)
-    said = refused(["verify", place], "arena")
+    message = refused(["verify", place], "arena")
     assert (
         "board.json has looks={'Mine': 0} for task paper, and the stored results {'Mine': 1}"
-        in said
+        in message
     )
     better = board.rows.with_columns(gap=pl.when(policy="Mine").then(0.0).otherwise("gap"))
     boards.write_board(board._replace(rows=better), place)
-    said = refused(["verify", place], "arena")
-    assert "board.parquet does not follow from its arrays" in said
+    message = refused(["verify", place], "arena")
+    assert "board.parquet does not follow from its arrays" in message
     boards.write_board(board, place)
     # Arrays, rows, table and page in which one's own policy needed fewer attempts at one seed of
     # three: run again it did not.
@@ -390,13 +392,13 @@ def _tampered_with(place):
     rows = pl.concat([others, boards.tabulate_point(better.point, "paper")])
     made = board._replace(rows=rows)
     write_report(made, boards.read_board(), place, "Mine", None, display.make_console())
-    said = refused(["verify", place, "samples=9"], "arena")
-    assert "task paper, policy Mine: attempts differs when it is run again" in said
-    # Another world under the task's name.
+    message = refused(["verify", place, "samples=9"], "arena")
+    assert "task paper, policy Mine: attempts differs when it is run again" in message
+    # Another scenario under the task's name.
     easier = one._replace(config=one.config.replace("slackness: 0.03", "slackness: 0.05"))
     files.write_file([easier], file)
-    said = refused(["verify", place], "arena")
-    assert "task paper is not the arena's: it was run with slackness=0.05, and not 0.03" in said
+    message = refused(["verify", place], "arena")
+    assert "task paper is not the arena's: it was run with slackness=0.05, and not 0.03" in message
 
 
 @pytest.mark.slow
@@ -409,7 +411,7 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("Trained", "policy Trained cannot be checked: it is trained before it runs"),
         ("Silent", "at K=2 (`check` may reject other K): "),
@@ -420,28 +422,28 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
         ("Twice", "distinct"),
     ],
 )
-def test_who_cheats_does_not_enter(name, said, folder):
+def test_who_cheats_does_not_enter(name, message, folder):
     error = refused([f"policy=my_policy.py:{name}", "tasks=paper", *TINY], "arena")
-    assert said in error, error
+    assert message in error, error
     assert not (folder / "arena" / name).exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("PeeksInLongRuns", "a contestant must not see the true utilities"),
         ("PeeksUnchecked", "policy PeeksUnchecked: queue_length differs when it is run again"),
     ],
 )
-def test_who_cheats_where_the_checks_of_an_entry_do_not_look_is_found_out(name, said, folder):
+def test_who_cheats_where_the_checks_of_an_entry_do_not_look_is_found_out(name, message, folder):
     words = ("tasks=paper", "seeds=3", "rounds=0.05", "tuning=false")
     done = called("arena", f"policy=my_policy.py:{name}", *words)
     assert done.returncode == 0, done.stderr
     table = pl.read_csv(folder / "arena" / name / "table.csv")
     assert table.filter(policy=name)["score"].item() > 0.8, "it cheats"
     error = refused(["verify", folder / "arena" / name, "samples=2"], "arena")
-    assert said in error, error
+    assert message in error, error
 
 
 @pytest.mark.slow
@@ -452,8 +454,8 @@ def test_who_knows_the_seed_is_found_out(folder):
     place = folder / "arena" / "Knows"
     gaps = dict(pl.read_csv(place / "table.csv").select("policy", "gap").iter_rows())
     assert gaps["Knows"] == 0 < gaps["random"], "it does as well as the oracle"
-    said = refused(["verify", place, "samples=2"], "arena")
-    assert "policy Knows knows more than its feedback tells" in said
+    message = refused(["verify", place, "samples=2"], "arena")
+    assert "policy Knows knows more than its feedback tells" in message
 
 
 @pytest.mark.slow

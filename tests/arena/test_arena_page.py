@@ -46,7 +46,7 @@ def written(tmp_path_factory):
     return folder / "index.html"
 
 
-def test_the_page_says_who_stands_where(written):
+def test_the_page_ranks_the_policies(written):
     text = written.read_text()
     assert "src=" not in text.replace('src="data:', "") and "://" not in text
     assert "Mine: 4th of 4 over all tasks" in text and text.count("<td>4th of 4</td>") >= len(TASKS)
@@ -118,7 +118,7 @@ def test_the_page_fits_a_screen(which, width, request):
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "message"),
     [
         ((None, None, None), "–"),
         ((-1e-17, -0.004, 0.004), "0.00 [0.00, 0.00]"),
@@ -127,5 +127,5 @@ def test_the_page_fits_a_screen(which, width, request):
         ((0.00234, 0.0021, 0.0026), "0.0023 [0.0021, 0.0026]"),
     ],
 )
-def test_a_number_stands_with_its_interval(ends, said):
-    assert format_interval(ends) == said
+def test_a_number_stands_with_its_interval(ends, message):
+    assert format_interval(ends) == message

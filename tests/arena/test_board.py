@@ -46,10 +46,12 @@ NOTES = {"a": {"content": "c", "policies": {"x": "1", "y": "2", "z": "3"}}}
 
 
 def test_results_with_todays_cache_keys_are_known():
-    kept = Board(pl.DataFrame(schema=board.SCHEMA), NOTES)
+    stored = Board(pl.DataFrame(schema=board.SCHEMA), NOTES)
     now = {"x": "1", "y": "0", "new": "1"}
-    assert board.find_known(kept, "a", "c", now) == {"x"}
-    assert board.find_known(kept, "a", "d", now) == board.find_known(kept, "b", "c", now) == set()
+    assert board.find_known(stored, "a", "c", now) == {"x"}
+    assert (
+        board.find_known(stored, "a", "d", now) == board.find_known(stored, "b", "c", now) == set()
+    )
 
 
 def rows(policies, seeds, queue=1.0):
@@ -67,12 +69,12 @@ def rows(policies, seeds, queue=1.0):
 @pytest.mark.parametrize("queue", [1.0, 2.0])
 def test_rows_of_the_board_are_comparable_by_their_key_or_by_the_same_draws(queue):
     """Those of another key only if the oracle has the same numbers at every seed."""
-    kept = Board(rows([OPTIMAL, "x", "y", "z"], (4, 7, 9)), NOTES)
+    stored = Board(rows([OPTIMAL, "x", "y", "z"], (4, 7, 9)), NOTES)
     run = rows([OPTIMAL, "z"], SEEDS).with_columns(
         queue=pl.when((pl.col("policy") == OPTIMAL) & (pl.col("seed") == 7)).then(queue)
         .otherwise("queue")
     )  # fmt: skip
-    beside = board.select_comparable(kept, run, {"x"})
+    beside = board.select_comparable(stored, run, {"x"})
     by = {(label, seed): by for label, seed, by in beside.select("policy", "seed", "by").rows()}
     same = {("x", seed): SAME_KEY for seed in SEEDS}
     others = {("y", seed): SAME_DRAWS for seed in SEEDS}

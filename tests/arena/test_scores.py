@@ -68,7 +68,7 @@ def test_a_paired_test_is_of_signed_ranks():
     assert scores.paired_p(np.zeros(5)) == scores.paired_p(np.array([3.0])) == 1.0
 
 
-def test_who_is_not_told_from_the_best_is_tied_only_if_the_scores_are_close():
+def test_a_policy_not_distinguished_from_the_best_is_tied_only_if_scores_are_close():
     noise = np.random.default_rng(3).normal(size=(2, 20))
     wide = {"x": 10 + noise[0], "y": 10.3 + 5 * noise[1], "copy": 10 + noise[0]}
     ends = {"random": [100] * 20, "optimal": [0] * 20}
@@ -89,11 +89,11 @@ def test_random_routing_scores_zero_and_the_oracle_one():
     assert by_label == {"random": 0.0, "optimal": 1.0, "x": 0.75, "y": -1.0}
     with pytest.raises(ValueError, match="task a has no run of random"):
         scores.add_scores(rows({"a": {"x": [1, 2]}}))
-    nobody_behind = scores.add_scores(rows({"a": {"random": [-1, 1], "x": [1, 2]}}))
-    assert nobody_behind["score"].null_count() == 4
+    no_gap = scores.add_scores(rows({"a": {"random": [-1, 1], "x": [1, 2]}}))
+    assert no_gap["score"].null_count() == 4
 
 
-def test_means_and_how_far_behind_come_with_students_interval():
+def test_means_and_gaps_have_students_interval():
     made = rows({"a": {"x": [1, 2, 6], "y": [2, 4, 9]}})
     (one,) = scores.average(made.filter(policy="x"), ["gap"]).to_dicts()
     ends = scipy.stats.t.interval(0.95, 2, 3.0, scipy.stats.sem([1, 2, 6]))
@@ -107,10 +107,10 @@ def test_means_and_how_far_behind_come_with_students_interval():
 
 def test_policies_that_do_not_differ_significantly_share_a_group():
     noise = np.random.default_rng(3).normal(size=(3, 20))
-    alike = {"x": 10 + noise[0], "y": 10 + noise[1], "slow": 20 + noise[2]}
-    apart = {"x": 10 + noise[0], "y": 13 + noise[0], "slow": 20 + noise[2]}
+    overlapping = {"x": 10 + noise[0], "y": 10 + noise[1], "slow": 20 + noise[2]}
+    separate = {"x": 10 + noise[0], "y": 13 + noise[0], "slow": 20 + noise[2]}
     last = {"random": 90 + noise[0]}
-    tasks = {"alike": alike | last, "apart": apart | last | {"optimal": [0] * 20}}
+    tasks = {"alike": overlapping | last, "apart": separate | last | {"optimal": [0] * 20}}
     made = scores.group_policies(rows(tasks).sort("task", "policy"))
     by_task = {(one["task"], one["policy"]): one["group"] for one in made.to_dicts()}
     assert by_task == {

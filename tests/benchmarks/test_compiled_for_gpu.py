@@ -251,7 +251,7 @@ def test_what_goes_through_the_host_is_seen(operation, expected):
     assert faults(loop, most, 1) == []
 
 
-def test_without_the_compiler_the_command_says_so(monkeypatch, capsys):
+def test_without_the_compiler_the_command_fails_with_a_reason(monkeypatch, capsys):
     from benchmarks import command
 
     monkeypatch.setattr(compile_for_gpu, "_folder", lambda package, name: None)

@@ -48,9 +48,9 @@ def test_a_word_that_is_no_command_is_refused_and_those_there_are_named(monkeypa
     monkeypatch.setattr(sys, "argv", ["cqbjax", "rnu", "experiment=synthetic"])
     with pytest.raises(SystemExit) as stopped:
         console.main()
-    said = capsys.readouterr().err
+    error_text = capsys.readouterr().err
     assert stopped.value.code == 2
-    assert said == "error: rnu is no command: did you mean run?\n"
+    assert error_text == "error: rnu is no command: did you mean run?\n"
 
 
 @pytest.fixture
@@ -125,15 +125,17 @@ def test_a_wrong_name_is_answered_with_similar_ones(word):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "instead"), console.RETIRED.items())
-def test_a_retired_command_is_a_sentence_that_names_what_to_use(name, instead, monkeypatch, capsys):
+@pytest.mark.parametrize(("name", "replacement"), console.RETIRED.items())
+def test_a_retired_command_is_a_sentence_that_names_what_to_use(
+    name, replacement, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "argv", ["cqbjax", name, "experiment=synthetic"])
     with pytest.raises(SystemExit) as stopped:
         console.main()
-    said = capsys.readouterr().err
+    error_text = capsys.readouterr().err
     assert stopped.value.code == 2 and name not in console.COMMANDS
-    assert said == f"error: the command {name} is retired: use {instead}\n"
-    words = instead.split("`")[1].split()
+    assert error_text == f"error: the command {name} is retired: use {replacement}\n"
+    words = replacement.split("`")[1].split()
     if words[:2] == ["python", "-m"]:
         assert callable(importlib.import_module(words[2]).main)
     else:
@@ -146,10 +148,10 @@ COMMANDS = ("run", "prepare_data")
 
 @pytest.mark.parametrize("name", cases(COMMANDS, ["run"]))
 def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
-    said = refused(["nokey=1"], name)
-    assert said.startswith("error: nokey is no key; choose from ")
-    assert ("batch_size" if name == "prepare_data" else "arrival_rate") in said
-    assert len(said.splitlines()) == 1
+    error_text = refused(["nokey=1"], name)
+    assert error_text.startswith("error: nokey is no key; choose from ")
+    assert ("batch_size" if name == "prepare_data" else "arrival_rate") in error_text
+    assert len(error_text.splitlines()) == 1
 
 
 WRONG_INPUT = [
@@ -199,16 +201,16 @@ QUICK = (
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "error_text"),
     [
         pytest.param(*one, marks=[pytest.mark.slow] * (one[0] in COMMANDS and one[2] not in QUICK))
         for one in WRONG_INPUT
     ],
 )
-def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path, monkeypatch):
+def test_wrong_input_is_a_sentence_in_every_command(name, words, error_text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     message = refused(words, name)
-    assert message.startswith(said) and len(message.splitlines()) == 1
+    assert message.startswith(error_text) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -229,8 +231,11 @@ def test_a_name_cannot_leave_the_folder_of_results(named, tmp_path, monkeypatch)
     command, name = named
     monkeypatch.chdir(tmp_path)
     words = ["dataset=compact"] if command == "prepare_data" else []
-    said = refused([f"name={name}", *words], command)
-    assert said.startswith("error: name=") and "must be a word that can name a file" in said
+    error_text = refused([f"name={name}", *words], command)
+    assert (
+        error_text.startswith("error: name=")
+        and "must be a word that can name a file" in error_text
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -247,8 +252,8 @@ def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypat
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  epsilon: [0.1\n")
     monkeypatch.chdir(tmp_path)
-    said = refused(["policy=[mine]"])
-    assert said.startswith(f"error: {own}, line 3: ") and len(said.splitlines()) == 1
+    error_text = refused(["policy=[mine]"])
+    assert error_text.startswith(f"error: {own}, line 3: ") and len(error_text.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -257,15 +262,15 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  _target_: nowhere.Mine\n")
     monkeypatch.chdir(tmp_path)
-    said = refused(["policy=[mine]"])
-    assert said.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
-    said = refused(["policy=[nobody]"])
-    assert said.startswith("error: policy nobody is unknown; choose from acqb, ")
-    assert ", mine, mlp, " in said
+    error_text = refused(["policy=[mine]"])
+    assert error_text.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
+    error_text = refused(["policy=[nobody]"])
+    assert error_text.startswith("error: policy nobody is unknown; choose from acqb, ")
+    assert ", mine, mlp, " in error_text
     taken = own.with_name("acqb.yaml")
     own.rename(taken)
-    said = refused(["policy=[acqb]"])
-    assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
+    error_text = refused(["policy=[acqb]"])
+    assert error_text == f"error: {taken} has the name of a file of cqbjax: give it another"
 
 
 # Folders of a user's `conf/` that have the names of keys.
@@ -280,8 +285,8 @@ def test_a_key_keeps_its_meaning_whatever_the_users_own_conf_holds(tmp_path, mon
     # Hidden by no check: what another project's folder has is none of this command's.
     (tmp_path / "conf" / "source" / "compact.yaml").write_text("a: 1\n")
     monkeypatch.chdir(tmp_path)
-    said = refused(["dataset=compact", "source=no.csv"], "prepare_data")
-    assert said == "error: no.csv: no such file or folder."
+    error_text = refused(["dataset=compact", "source=no.csv"], "prepare_data")
+    assert error_text == "error: no.csv: no such file or folder."
     (tmp_path / "conf" / "source" / "compact.yaml").unlink()
     words = ("name=mine", "K=2", "alpha_scale=0.5")
     config = composed(*words, "source=coin", "source.success=[0.5]", "data_dir=elsewhere")
@@ -311,8 +316,8 @@ def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path
             report_errors((), {"cache_dir": "None", "data_dir": str(folder)}),
         ):
             (tmp_path / "file" / "x.json").read_text()
-        said = capsys.readouterr().err
-        assert said == f"error: {key}{tmp_path}/file/x.json: Not a directory\n"
+        error_text = capsys.readouterr().err
+        assert error_text == f"error: {key}{tmp_path}/file/x.json: Not a directory\n"
 
 
 @pytest.mark.parametrize("name", ["run", "report"])
@@ -324,9 +329,9 @@ def test_a_current_folder_that_is_gone_is_a_sentence(name, tmp_path, monkeypatch
     assert refused([], name) == "error: the current folder does not exist any more: go to another"
 
 
-def test_letters_that_hydra_does_not_read_are_told_to_be_quoted():
-    said = refused(["name=ü"])
-    assert said == "error: name=ü must have its value in quotes of its own: \"name='ü'\""
+def test_letters_that_hydra_does_not_read_must_be_quoted():
+    error_text = refused(["name=ü"])
+    assert error_text == "error: name=ü must have its value in quotes of its own: \"name='ü'\""
     assert composed("name='ü'").name == "ü"
 
 
@@ -373,14 +378,14 @@ OF_ONES_OWN = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "said"), OF_ONES_OWN)
-def test_code_of_the_users_own_that_raises_is_a_sentence(name, said, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "error_text"), OF_ONES_OWN)
+def test_code_of_the_users_own_that_raises_is_a_sentence(name, error_text, tmp_path, monkeypatch):
     own = tmp_path / "conf" / "policy" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text(f"mine:\n  _target_: raising.{name}\n")
     (tmp_path / "raising.py").write_text(RAISING)
     monkeypatch.chdir(tmp_path)
-    assert refused(["policy=[mine]", "num_seeds=2", "horizon=9"]).startswith(f"error: {said}")
+    assert refused(["policy=[mine]", "num_seeds=2", "horizon=9"]).startswith(f"error: {error_text}")
 
 
 @pytest.mark.slow
@@ -393,8 +398,10 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
     monkeypatch.chdir(tmp_path)
     for label in ("ours", "ours_fallback_least_served", "ours_priority"):
         assert "nowhere.Ours" in refused([f"policy=[{label}]"])
-    said = refused(["policy=[ours_prioriti]"])
-    assert said.startswith("error: policy ours_prioriti is unknown: did you mean ours_priority or ")
+    error_text = refused(["policy=[ours_prioriti]"])
+    assert error_text.startswith(
+        "error: policy ours_prioriti is unknown: did you mean ours_priority or "
+    )
     assert ", ours, " in refused(["policy=[x]"])
 
 
@@ -408,8 +415,8 @@ def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeyp
     own = tmp_path / "conf" / "kind" / "slopes.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("_target_: nowhere.Mine\n")
-    said = refused(["horizon=abc"])
-    assert said == f"error: {own} has the name of a file of cqbjax: give it another"
+    error_text = refused(["horizon=abc"])
+    assert error_text == f"error: {own} has the name of a file of cqbjax: give it another"
 
 
 # What a command must not wait for before it can show a configuration, refuse a word or list.
@@ -470,7 +477,7 @@ def test_an_error_that_ctrl_c_causes_is_no_error(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_what_is_stored_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_leaves_stored_results_and_prints_how_to_resume(tmp_path):
     """To the whole group, as a terminal sends it, once the first shard is stored."""
     words = ["-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=20000", "shard_runs=2"]
     words += ["arrival_rate=" + ",".join(f"0.{rate}" for rate in range(100, 200))]

@@ -77,11 +77,11 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
     _compose._composers.clear()
     words = ["alpha_scale=0.1,0.2,0.3,0.4", "c1=0.1,0.2,0.3,0.4", "slackness=0.01,0.02,0.03,0.04"]
     words += ["policy=[acqb]", "num_seeds=2", "horizon=12"]
-    jobs, kept = _compose.compose_jobs(_compose.combine_words(words)), {}
+    jobs, cache = _compose.compose_jobs(_compose.combine_words(words)), {}
     points = [
         point for job in jobs
         for point in study_types.prepare_points(
-            job.config, _instantiate.make, job.swept, kept
+            job.config, _instantiate.make, job.swept, cache
         )
     ]  # fmt: skip
     assert len(points) == 64 and len({id(one.policies["acqb"]) for one in points}) == 16
@@ -119,7 +119,7 @@ def test_values_are_set_as_omegaconf_sets_them(started):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_resolved_is_told_of_where_it_runs(started):
+def test_an_unresolvable_value_is_reported_where_it_runs(started):
     words = ["explore_rounds=abc", "policy=[random,cqb_eps]", "num_seeds=2", "horizon=12"]
     (job,) = _compose.compose_jobs([words])
     with pytest.raises(ValueError, match="abc"):
@@ -188,12 +188,12 @@ def test_a_key_that_is_a_list_by_nature_stays_one(words, started):
 
 @pytest.mark.slow
 def test_what_hydra_refuses_of_a_job_is_refused():
-    said = refused(["-m", "alpha=0.1,0.2"])
-    assert said.startswith("error: alpha is no key")
-    said = refused(["-m", "policy=[acqb],[nobody]"])
-    assert "policy nobody is unknown" in said
-    said = refused(["-m", "num_seeds=two,three"])
-    assert "none of 2 points can run; the last one: num_seeds=three left out: num" in said
+    message = refused(["-m", "alpha=0.1,0.2"])
+    assert message.startswith("error: alpha is no key")
+    message = refused(["-m", "policy=[acqb],[nobody]"])
+    assert "policy nobody is unknown" in message
+    message = refused(["-m", "num_seeds=two,three"])
+    assert "none of 2 points can run; the last one: num_seeds=three left out: num" in message
 
 
 @pytest.mark.slow
@@ -234,13 +234,13 @@ def test_a_single_run_of_lists_stores_what_a_multirun_does(tmp_path):
 
 @pytest.mark.slow
 def test_another_launcher_is_refused_for_it_would_start_points_one_by_one(tmp_path):
-    said = refused(["-m", "hydra/launcher=basic", "c1=0,1", f"results_dir={tmp_path}"])
-    assert said.endswith("leave it out; cluster=ray or cluster=slurm spreads them")
-    assert said.startswith("error: hydra/launcher=basic starts points one by one")
+    message = refused(["-m", "hydra/launcher=basic", "c1=0,1", f"results_dir={tmp_path}"])
+    assert message.endswith("leave it out; cluster=ray or cluster=slurm spreads them")
+    assert message.startswith("error: hydra/launcher=basic starts points one by one")
 
 
 @pytest.mark.slow
-def test_one_bad_point_is_told_and_the_others_run(tmp_path):
+def test_one_bad_point_is_reported_and_the_others_run(tmp_path):
     words = (*GRID, "slackness=0.03,0.29", f"results_dir={tmp_path}")
     done = called("run", *words)
     assert done.returncode == 3, done.stderr
@@ -255,7 +255,7 @@ def test_one_bad_point_is_told_and_the_others_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_would_run_and_stores_nothing(tmp_path):
+def test_a_dry_run_lists_the_runs_and_stores_nothing(tmp_path):
     words = (*GRID, "arrival_rate=0.4,0.5", f"results_dir={tmp_path}")
     done = called("run", *words, "dry_run=true")
     assert done.returncode == 0, done.stderr
@@ -290,7 +290,7 @@ def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
 
 @pytest.mark.slow
 def test_an_objective_that_is_none_is_refused():
-    said = refused(["objective={metric: speed, policy: acqb}"])
-    assert "objective.metric=speed does not run here; choose from gap, queue_length" in said
-    said = refused(["objective={metric: gap, policy: zero}"])
-    assert "objective.policy=zero does not run here; choose from optimal, acqb" in said
+    message = refused(["objective={metric: speed, policy: acqb}"])
+    assert "objective.metric=speed does not run here; choose from gap, queue_length" in message
+    message = refused(["objective={metric: gap, policy: zero}"])
+    assert "objective.policy=zero does not run here; choose from optimal, acqb" in message

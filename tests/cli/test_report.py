@@ -27,7 +27,7 @@ def test_a_report_of_an_unknown_experiment_names_those_that_are_stored(stored):
     assert refused(["results", "x"], "report").endswith("results/data; choose from mine")
 
 
-def test_a_report_says_why_it_writes_no_page(stored):
+def test_a_report_states_why_it_writes_no_page(stored):
     done = called("report")
     assert done.returncode == 3 and done.stderr.startswith("mine left out: ")
     assert done.stdout == (

@@ -117,9 +117,9 @@ def test_the_wheels_types_are_seen_from_outside(site, tmp_path):
     mypy = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "study.py"]
     done = run(mypy, tmp_path, site)
     assert done.returncode == 1, done.stdout + done.stderr
-    said = [line for line in done.stdout.splitlines() if "note:" not in line]
-    assert [line.split(" ")[0] for line in said[:-1]] == [f"study.py:{WRONG}:"], done.stdout
-    assert "Acqb" in said[0]
+    reasons = [line for line in done.stdout.splitlines() if "note:" not in line]
+    assert [line.split(" ")[0] for line in reasons[:-1]] == [f"study.py:{WRONG}:"], done.stdout
+    assert "Acqb" in reasons[0]
 
 
 def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(site, tmp_path):
@@ -148,19 +148,19 @@ def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(s
         assert not [name for name in ("theory_", "slopes", "switching") if name in wrong.stderr]
 
 
-def test_every_experiment_of_the_wheel_can_run_or_says_which_data_it_needs(site, tmp_path):
+def test_every_experiment_of_the_wheel_can_run_or_states_which_data_it_needs(site, tmp_path):
     done = run([sys.executable, "-c", PLAN], tmp_path, site)
     assert done.returncode == 0, done.stderr
-    said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
-    assert said.keys() == {path.stem for path in (CONF / "experiment").glob("*.yaml")}
-    runs = {name for name, why in said.items() if not why}
-    assert {name for name in said if name.startswith("synthetic")} <= runs
-    for name in said.keys() - runs:
+    reasons = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    assert reasons.keys() == {path.stem for path in (CONF / "experiment").glob("*.yaml")}
+    runs = {name for name, why in reasons.items() if not why}
+    assert {name for name in reasons if name.startswith("synthetic")} <= runs
+    for name in reasons.keys() - runs:
         named = ("nothing prepared in data/cache: run ", "no conversation log is prepared there: ")
-        assert "python scripts/" not in said[name]
-        assert any(one in said[name] for one in named) or (
-            said[name].startswith("data/") and said[name].endswith(": no such file.")
-        ), said[name]
+        assert "python scripts/" not in reasons[name]
+        assert any(one in reasons[name] for one in named) or (
+            reasons[name].startswith("data/") and reasons[name].endswith(": no such file.")
+        ), reasons[name]
 
 
 def test_a_policy_of_a_single_file_enters_the_arena_from_the_wheel(site, tmp_path):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 import pytest
-from names import alike
+from names import ambiguous_names
 
 from cqbjax.core import backend, files
 from cqbjax.offline import fits
@@ -30,35 +30,35 @@ def test_another_processor_or_jaxlib_keeps_its_programs_elsewhere(monkeypatch):
     assert len(folders) == 3
 
 
-def test_programs_are_kept_where_the_environment_says_or_the_caller(monkeypatch, tmp_path):
-    told = {}
-    monkeypatch.setattr(backend.jax.config, "update", told.__setitem__)
+def test_programs_are_stored_where_the_environment_or_the_caller_chooses(monkeypatch, tmp_path):
+    updates = {}
+    monkeypatch.setattr(backend.jax.config, "update", updates.__setitem__)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "said"))
     monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)
     backend.configure()
-    assert told["jax_compilation_cache_dir"] == str(tmp_path / "said")
-    assert told["jax_default_matmul_precision"] == "highest" and told["jax_num_cpu_devices"] >= 1
-    assert told["jax_persistent_cache_min_compile_time_secs"] == 0.1
-    told.clear()
+    assert updates["jax_compilation_cache_dir"] == str(tmp_path / "said")
+    assert (
+        updates["jax_default_matmul_precision"] == "highest" and updates["jax_num_cpu_devices"] >= 1
+    )
+    assert updates["jax_persistent_cache_min_compile_time_secs"] == 0.1
+    updates.clear()
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     backend.configure(str(tmp_path / "given"))
-    assert told["jax_compilation_cache_dir"] == str(tmp_path / "given")
-    assert "jax_persistent_cache_min_compile_time_secs" not in told
+    assert updates["jax_compilation_cache_dir"] == str(tmp_path / "given")
+    assert "jax_persistent_cache_min_compile_time_secs" not in updates
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     backend.configure()
-    assert pathlib.Path(told["jax_compilation_cache_dir"]).parent.name == "xla"
+    assert pathlib.Path(updates["jax_compilation_cache_dir"]).parent.name == "xla"
 
 
-def test_a_configuration_that_comes_too_late_says_to_restart_the_kernel(monkeypatch):
+def test_a_late_configuration_asks_to_restart_the_kernel(monkeypatch):
     jnp.zeros(1)
     monkeypatch.setattr(backend.os, "sched_getaffinity", lambda _: range(12345), raising=False)
     with pytest.raises(RuntimeError, match="restart the kernel"):
         backend.configure()
 
 
-def test_without_a_home_that_can_be_written_the_cache_is_this_processs_and_said_once(
-    monkeypatch, tmp_path
-):
+def test_without_a_writable_home_the_cache_is_temporary_and_warned_of_once(monkeypatch, tmp_path):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setattr(backend.jax.config, "update", lambda *_: None)
     lost = RuntimeError("could not determine the home directory")
@@ -66,16 +66,16 @@ def test_without_a_home_that_can_be_written_the_cache_is_this_processs_and_said_
     for where in (lost, "~/.cache/cqbjax", "/proc/.cache/cqbjax", str(tmp_path / "file" / "a")):
         files.user_cache.cache_clear()
         with monkeypatch.context() as patch, pytest.warns(UserWarning) as warned:
-            patch.setattr(files.platformdirs, "user_cache_dir", _says(where))
-            kept = fits.cache_folder(None)
+            patch.setattr(files.platformdirs, "user_cache_dir", _always(where))
+            cached = fits.cache_folder(None)
             backend.configure()
         (one,) = [str(each.message) for each in warned]
         assert "this process alone" in one and "cache_dir= for fits" in one
-        assert kept.parent.is_dir() and kept.name == "fits" and not Path("~").exists()
+        assert cached.parent.is_dir() and cached.name == "fits" and not Path("~").exists()
     files.user_cache.cache_clear()
 
 
-def _says(where):
+def _always(where):
     def folder(_):
         if isinstance(where, Exception):
             raise where
@@ -109,7 +109,7 @@ def test_a_fork_after_a_sweep_computes_nothing():
     backend.check_process()
 
 
-def test_the_processor_is_told_where_the_system_tells_it(monkeypatch, tmp_path):
+def test_the_processor_is_named_where_the_system_names_it(monkeypatch, tmp_path):
     monkeypatch.setattr(backend, "CPUINFO", tmp_path / "cpuinfo")
     assert backend.describe()["cpu"] == "unknown"
     elsewhere = backend.programs_folder(PARENT)
@@ -137,9 +137,9 @@ def slices(factor, table, rows):
 def test_no_two_names_of_a_program_are_one_to_xlas_emitters(emitters):
     factor = np.float32(OWN + emitters / 2)
     lowered = jax.jit(functools.partial(slices, factor)).lower(TABLE, ROWS)
-    assert alike(lowered.compile().as_text()), "with JAX's names some are"
+    assert ambiguous_names(lowered.compile().as_text()), "with JAX's names some are"
     made = backend.compile_lowered(lowered, "cpu", emitters=emitters)
-    assert alike(made.as_text()) == []
+    assert ambiguous_names(made.as_text()) == []
     expected = sum(TABLE[row : row + 4] for row in ROWS) + factor * TABLE[:4]
     np.testing.assert_allclose(made(TABLE, ROWS), expected, rtol=1e-6)
 

@@ -63,7 +63,7 @@ class Scripted:
 
 @pytree
 class Patient(UserModel):
-    """Each query bears a number of rounds of its own."""
+    """Each query leaves after its own number of rounds."""
 
     rounds: Array
 
@@ -93,14 +93,14 @@ class Planned:
         return Action(slot, servers, explored)
 
     def update(self, state: Any, seen: Any, action: Action, feedback: Any) -> Any:
-        heard, calls = state
+        received, calls = state
         number = -1 if feedback.number is None else feedback.number
         slot, t = action.slot, seen.round - 1
         new = [number, feedback.valid, feedback.choice, seen.queue.row[slot],
                seen.queue.served[slot]]  # fmt: skip
         new = jnp.stack([jnp.asarray(one, jnp.int32) for one in new])
-        place = calls % heard.shape[1]
-        return heard.at[t, place].set(new), calls + 1
+        place = calls % received.shape[1]
+        return received.at[t, place].set(new), calls + 1
 
 
 def played(source, users, service, size, plan, exploring):
@@ -162,7 +162,7 @@ def test_users_of_little_patience_at_one_channel():
     users = [Impatience(attempts=3, patience=3)]
     service = [Prices(factors=[10, 100, 1000], since=4)]
     plan = np.array([[[1], [0], [0]], [[2]] * 3, [[0]] * 3])
-    read, heard = played(source, users, service, 1, plan, [False, False, True])
+    read, received = played(source, users, service, 1, plan, [False, False, True])
     # Rounds 1 to 8; paid are 2, 1, 32,000, then 640 three times, and 32,000.
     paid = np.cumsum([0, 2, 1, 32_000, 640, 640, 640, 32_000])
     left = np.array([0, 0, 1, 2, 2, 2, 2, 3])
@@ -198,21 +198,22 @@ def test_users_of_little_patience_at_one_channel():
     np.testing.assert_array_equal(read["time_in_system"][:, :8], times([2, 1], [2]))
     assert read["time_in_system"].sum() == 3
     # At one channel attempts have no numbers of their own; what is heard is of who was served.
-    assert (heard[:, 0, 0] == -1).all()
-    valid = heard[:, 0, 1] == 1
+    assert (received[:, 0, 0] == -1).all()
+    valid = received[:, 0, 1] == 1
     assert valid.tolist() == [False] + [True] * 7
-    assert heard[valid, 0, 2:].tolist() == [
+    assert received[valid, 0, 2:].tolist() == [
         [1, 0, 0], [0, 0, 1], [0, 1, 0], [1, 2, 0], [1, 2, 1], [1, 2, 2], [0, 1, 0]
     ]  # fmt: skip
 
 
 def test_orbits_long_attempts_and_late_feedback_at_two_channels():
-    """Server 2 takes three rounds, the others one; who fails is away for three; K is 3.
+    """Server 2 takes three rounds, the others one; a failed query is in orbit for three; K is 3.
 
-    Queries 0 and 1 come in round 1 and are in service in 2, 3 and 4, where both fail. Queries 2 and
-    3 come in 2; one bears two rounds and leaves in 4, the other bears one and leaves in 3. Queries
-    4 and 5 come in 3; in 5 one is satisfied, the other fails. Queries 0 and 1 wait again from round
-    7 on: one gives up, the other is satisfied. So does query 5 give up in 8, where query 14 comes.
+    Queries 0 and 1 arrive in round 1 and are in service in 2, 3 and 4, where both fail. Queries 2
+    and 3 arrive in 2; one waits for two rounds and leaves in 4, the other for one and leaves in 3.
+    Queries 4 and 5 arrive in 3; in 5 one is satisfied, the other fails. Queries 0 and 1 wait again
+    from round 7 on: one gives up, the other is satisfied. Query 5 gives up in 8, where query 14
+    arrives.
     """
     source = Scripted(
         utilities=np.asarray(
@@ -224,16 +225,16 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
         counts=np.asarray([2, 2, 2, 0, 0, 0, 0, 1], np.int32),
     )
     # Only rounds in the queue count: no query but these two waits for two of them.
-    bears = np.full((8, 2), 2, np.int32)
-    bears[1] = 2, 1
-    users = [Impatience(attempts=2, pretends=1.0), Patient(rounds=bears), Orbit(delays=[3])]
+    max_wait = np.full((8, 2), 2, np.int32)
+    max_wait[1] = 2, 1
+    users = [Impatience(attempts=2, pretends=1.0), Patient(rounds=max_wait), Orbit(delays=[3])]
     service = [
         ServiceChannels(count=2), ServiceTimes(rounds=[1, 1, 3, 1]), DelayedFeedback(delay=1),
         Prices(factors=[10, 100, 1000, 10_000], since=5), Outages(until=[8, 8, 4, 8]),
     ]  # fmt: skip
     slow, quick = [1, 2, 3], [0, 1, 3]
     plan = np.array([[slow, quick], [quick] * 2, [[0, 2, 3], quick], [quick] * 2])
-    read, heard = played(source, users, service, 3, plan, [True, False, False, False])
+    read, received = played(source, users, service, 3, plan, [True, False, False, False])
     # What the three answers of each attempt cost, in the round in which it ends.
     of_0 = [2.0**8 + 2**10 + 2**11, 10 * 2.0**8 + 100 * 2**9 + 10_000 * 2**11]
     of_1 = [2.0**1 + 2**2 + 2**3, 10 * 2.0**0 + 100 * 2**1 + 10_000 * 2**3]
@@ -276,11 +277,11 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
     )  # fmt: skip
     np.testing.assert_array_equal(read["time_in_system"][:, :8], times([2], [6]))
     # Attempts are numbered from 1, two a round; what ended in t is heard in t + 1.
-    np.testing.assert_array_equal(heard[..., 0], 1 + np.arange(16).reshape(8, 2))
-    valid = heard[..., 1] == 1
+    np.testing.assert_array_equal(received[..., 0], 1 + np.arange(16).reshape(8, 2))
+    valid = received[..., 1] == 1
     assert np.argwhere(valid).tolist() == [[4, 0], [4, 1], [5, 0], [5, 1], [7, 0], [7, 1]]
     # The choice, the row and its attempts before. Who gives up pretends that the likeliest of the
     # servers 0, 1 and 3 has satisfied.
-    assert heard[valid, 2:].tolist() == [
+    assert received[valid, 2:].tolist() == [
         [3, 2, 0], [3, 0, 0], [1, 1, 0], [3, 3, 0], [2, 2, 1], [0, 0, 1]
     ]  # fmt: skip

@@ -140,7 +140,7 @@ def test_a_notebooks_class_is_known_by_its_text_and_what_it_uses(changed):
 
 
 @pytest.mark.parametrize("untold", ["exec", "object"])
-def test_what_cannot_be_told_is_never_taken_for_another(untold):
+def test_code_that_cannot_be_identified_never_equals_other_code(untold):
     cell = notebook(CELL.format(**SAME))
     if untold == "exec":
         del linecache.cache["<cell 1>"]
@@ -158,8 +158,8 @@ class Mine:
     folder: pathlib.Path = pathlib.Path("tables/here")
     table: object = None
 class Plain:
-    def __init__(self, **told):
-        self.told = told
+    def __init__(self, **options):
+        self.options = options
 """
 
 

@@ -42,30 +42,30 @@ def watched(breach, slot, servers, round_, valid):
 
 
 def test_the_first_action_that_breaks_the_contract_is_remembered():
-    breach, told = contract.empty_breach(PROBLEM), []
+    breach, breach_rounds = contract.empty_breach(PROBLEM), []
     assert breach.servers.shape == (3,)
     rounds = [
         (0, [0, 1, 2], True), (1, [0, 1, 2], False), (2, [1, 1, 2], False),
         (0, [0, 2, 1], True), (1, [0, 1, 3], True), (0, [0, 1, 2], True),
     ]  # fmt: skip
     for number, (slot, servers, valid) in enumerate(rounds, 1):
-        given = jnp.int32(slot), jnp.asarray(servers, jnp.int32), jnp.int32(number)
-        breach = watched(breach, *given, jnp.bool_(valid))
-        told.append(int(breach.round))
-    assert told == [0, 0, 0, 4, 4, 4], "of an empty queue nothing breaks it"
+        decision = jnp.int32(slot), jnp.asarray(servers, jnp.int32), jnp.int32(number)
+        breach = watched(breach, *decision, jnp.bool_(valid))
+        breach_rounds.append(int(breach.round))
+    assert breach_rounds == [0, 0, 0, 4, 4, 4], "of an empty queue nothing breaks it"
     assert (int(breach.slot), breach.servers.tolist()) == (0, [0, 2, 1])
     slot_alone = watched(Breach(*[jnp.int32(0)] * 2, breach.servers), jnp.int32(1),
                          jnp.asarray([0, 1, 3]), jnp.int32(7), jnp.bool_(True))  # fmt: skip
     assert (int(slot_alone.round), int(slot_alone.slot)) == (7, 1)
 
 
-def test_a_breach_is_told_in_a_sentence():
+def test_a_breach_is_reported_in_a_sentence():
     assert contract.describe_breach(PROBLEM, 7, 1, [0, 1, 4]) == (
         "select must return 3 distinct server numbers in 0..3, increasing, and in round 7 it "
         "returns [0, 1, 4]"
     )
-    said = contract.describe_breach(PROBLEM, 7, 1, [0, 1, 3])
-    assert said == "select must pick a waiting query, and slot 1 of round 7 holds none"
+    message = contract.describe_breach(PROBLEM, 7, 1, [0, 1, 3])
+    assert message == "select must pick a waiting query, and slot 1 of round 7 holds none"
     with pytest.raises(contract.ContractError, match="mine: wrong"), contract.prefix_errors("mine"):
         contract.require(False, "wrong")
     contract.require(True, "wrong")
@@ -81,31 +81,31 @@ FAULTS = {
 
 def test_what_is_wrong_with_an_instance_is_counted():
     problem = PROBLEM._replace(max_arrivals=2, num_prompts=8)
-    world = Workload(
+    workload = Workload(
         np.zeros((5, 2)), np.zeros((5, 4)), np.zeros((9, 2), np.int32), np.full(5, 7, np.int32)
     )
     arrives = np.full(9, 1)
 
-    def fault(world, arrives=arrives, problem=problem):
-        batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (world, arrives))
+    def fault(workload, arrives=arrives, problem=problem):
+        batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (workload, arrives))
         return int(conformance.instance_faults(problem, *batch)[0])
 
-    assert fault(world) == 0 == fault(world, np.array([0, 2] * 4 + [0]))
+    assert fault(workload) == 0 == fault(workload, np.array([0, 2] * 4 + [0]))
     for number, changed in FAULTS.items():
-        assert fault(world._replace(**changed)) == number
-    assert fault(world._replace(prompts=np.full(5, 8))) == 4
-    assert fault(world._replace(arrival_rows=np.full((9, 2), -1))) == 3
+        assert fault(workload._replace(**changed)) == number
+    assert fault(workload._replace(prompts=np.full(5, 8))) == 4
+    assert fault(workload._replace(arrival_rows=np.full((9, 2), -1))) == 3
     rows = np.zeros((9, 2), int)
     rows[:, 1] = 99  # nobody comes second
-    assert fault(world._replace(arrival_rows=rows)) == 0
-    assert fault(world, np.full(9, 3)) == 5 == fault(world, np.full(9, -1))
+    assert fault(workload._replace(arrival_rows=rows)) == 0
+    assert fault(workload, np.full(9, 3)) == 5 == fault(workload, np.full(9, -1))
     for following, number in ((4, 0), (5, 6), (-1, 6)):
         logged = LoggedOutcomes(np.zeros(5, bool), np.full(5, following))
-        assert fault(world._replace(log=logged)) == number
+        assert fault(workload._replace(log=logged)) == number
 
 
 @pytest.mark.parametrize(
-    ("overflow", "slot", "said"),
+    ("overflow", "slot", "message"),
     [
         (1, None, "capacity=8 overflowed in round 1: raise it"),
         (0, 2, "slot 2 of round 1 holds none"),
@@ -113,14 +113,14 @@ def test_what_is_wrong_with_an_instance_is_counted():
         (0, None, None),
     ],
 )
-def test_what_a_traced_run_lost_or_broke_is_told(overflow, slot, said, monkeypatch):
+def test_overflows_and_breaches_of_a_traced_run_are_reported(overflow, slot, message, monkeypatch):
     """Also in the first round."""
     broken = None if slot is None else Breach(np.int32(slot > 0), np.int32(slot), np.arange(3))
     carry = types.SimpleNamespace(overflow=np.int32(overflow), breach=broken)
     monkeypatch.setattr(simulate, "run_rounds", lambda *_: ("decisions", carry))
     arguments = rng.run_key(0), RandomRouting(), None, 0.5, PROBLEM, 8
-    if said is None:
+    if message is None:
         assert simulate.trace(*arguments) == "decisions"
         return
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         simulate.trace(*arguments)

@@ -67,7 +67,7 @@ def test_a_truncated_file_is_damaged(squares):
         ask()
 
 
-def test_nothing_is_kept_of_what_fails(tmp_path):
+def test_nothing_is_stored_of_a_failed_computation(tmp_path):
     def fail(*_):
         raise RuntimeError("no")
 
@@ -101,9 +101,9 @@ def test_a_file_that_cannot_be_written_is_named_and_not_the_one_beside_it(tmp_pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for name, content in (("folder", b""), ("full", full)):
-        with pytest.raises(OSError) as told:
+        with pytest.raises(OSError) as error:
             files.write_atomic(tmp_path / name, content)
-        assert (told.value.filename, told.value.filename2) == (str(tmp_path / name), None)
+        assert (error.value.filename, error.value.filename2) == (str(tmp_path / name), None)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
@@ -135,8 +135,8 @@ def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tm
     with pytest.raises(KeyboardInterrupt):
         files.load_or_compute_all(paths, lambda missing: compute(missing, dies=True))
     for _ in range(2):
-        kept = files.load_or_compute_all(paths, compute)
-        assert [int(kept[number][0]) for number in paths] == [0, 1, 2, 3]
+        loaded = files.load_or_compute_all(paths, compute)
+        assert [int(loaded[number][0]) for number in paths] == [0, 1, 2, 3]
     assert asked == [[0, 2, 3], [2, 3]] and hidden(tmp_path) == []
 
 

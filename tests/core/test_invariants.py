@@ -1,4 +1,4 @@
-"""What holds in every run, whatever the policy, the world and the numbers."""
+"""What holds in every run, whatever the policy, the scenario and the numbers."""
 
 import collections
 import dataclasses
@@ -25,7 +25,7 @@ HORIZON, CAPACITY = 48, 48
 SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
 SHARED = sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared")
 POOL = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
-WORLDS = {
+SCENARIOS = {
     "synthetic": (SYNTHETIC, SYNTHETIC.problem(1, HORIZON)),
     "pool": (POOL, POOL.problem(2, HORIZON)),
     "triples": (POOL, POOL.problem(3, HORIZON)),
@@ -58,8 +58,8 @@ QUICK = settings(
 
 
 def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **floats):
-    world, policy = CASES[case]
-    source, problem = WORLDS[world]
+    scenario, policy = CASES[case]
+    source, problem = SCENARIOS[scenario]
     if isinstance(policy, Acqb):
         policy = dataclasses.replace(policy, **floats)
     problem = problem._replace(horizon=horizon)
@@ -80,7 +80,7 @@ def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **f
 )
 def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
     """Replay the recorded decisions on a plain list: whatever is served waits, K servers a time."""
-    problem = WORLDS[CASES[case][0]][1]
+    problem = SCENARIOS[CASES[case][0]][1]
     if case == "rand_rout" or not problem.pooled:
         rate = min(rate, 0.45)  # above it some seeds have no context that meets the slackness
     played = run(case, seed, rate, alpha_scale=alpha_scale, c1=c1)
@@ -181,8 +181,8 @@ def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
 
 
 @pytest.mark.slow
-def test_the_first_round_that_finds_no_free_slot_is_told():
-    problem, seeds = WORLDS["pool"][1], range(4)
+def test_the_first_round_without_a_free_slot_is_reported():
+    problem, seeds = SCENARIOS["pool"][1], range(4)
     roomy = [run("random", seed, 0.9) for seed in seeds]
     tight = scenarios.play(RandomRouting(), POOL, 0.9, problem, 3, np.array(seeds))
     full = np.stack([played.length > 3 for played in roomy])
@@ -199,7 +199,7 @@ def prepared(seed, source, rate, problem):
 @given(seed=st.integers(0, 2**31 - 1), one=st.floats(0.0, 1.0), other=st.floats(0.0, 1.0))
 def test_arrivals_at_a_lower_rate_are_a_subset_with_the_same_queries(seed, one, other):
     low, high = (
-        prepared(seed, POOL, float(rate), WORLDS["pool"][1]) for rate in sorted((one, other))
+        prepared(seed, POOL, float(rate), SCENARIOS["pool"][1]) for rate in sorted((one, other))
     )
     assert not (low.arrivals & ~high.arrivals).any()
     assert (low.workload.arrival_rows == high.workload.arrival_rows).all()
@@ -227,11 +227,11 @@ def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate
     best = jax.nn.sigmoid((drawn @ np.asarray(source.theta(key)).T).max(axis=-1))
     clear = np.abs(best - wanted).min() > 1e-5
     assume((best >= wanted).sum() >= 64 and clear)
-    world = prepared(seed, source, rate, problem).workload
-    np.testing.assert_array_equal(world.contexts, drawn[np.flatnonzero(best >= wanted)[:64]])
-    twin = sources.Synthetic(num_servers=3, dim=2, slackness=slackness + 0.1)
-    other = prepared(seed, twin, rate - 0.1, problem).workload
-    np.testing.assert_array_equal(other.contexts, world.contexts)
+    scenario = prepared(seed, source, rate, problem).workload
+    np.testing.assert_array_equal(scenario.contexts, drawn[np.flatnonzero(best >= wanted)[:64]])
+    other_slackness = sources.Synthetic(num_servers=3, dim=2, slackness=slackness + 0.1)
+    other = prepared(seed, other_slackness, rate - 0.1, problem).workload
+    np.testing.assert_array_equal(other.contexts, scenario.contexts)
 
 
 @pytest.mark.slow
@@ -252,8 +252,8 @@ def test_a_longer_horizon_has_the_same_first_rounds(case):
 
 @pytest.mark.slow
 def test_more_capacity_changes_nothing():
-    world, policy = CASES["acqb_pair"]
-    source, problem = WORLDS[world]
+    scenario, policy = CASES["acqb_pair"]
+    source, problem = SCENARIOS[scenario]
     small, large = (
         scenarios.first(scenarios.play(policy, source, 0.45, problem, slots, 2, keep_all=True))
         for slots in (CAPACITY, 99)
@@ -266,7 +266,7 @@ def test_more_capacity_changes_nothing():
 @pytest.mark.parametrize("rate", [0.75, 1.0])
 def test_round_robin_shows_every_assortment_equally_and_in_order(rate):
     """With c1 huge every arrival explores, and the counter walks the subsets lexicographically."""
-    problem = WORLDS["pool"][1]
+    problem = SCENARIOS["pool"][1]
     every = list(itertools.combinations(range(problem.num_servers), problem.assortment_size))
     played = run("acqb_pair", 1, rate, c1=1e6)
     seen = played.decision
@@ -426,7 +426,7 @@ def test_changing_floats_does_not_trace_the_run_again():
     for weight, rate, scale in ((0.0, 0.3, 1.0), (1.0, 0.6, 2.0), (2.0, 0.9, 0.5)):
         source = scenarios.routing(scale * POOL.utilities, POOL.contexts)
         policy = scenarios.Traced(weight=weight, log=log)
-        scenarios.play(policy, source, rate, WORLDS["pool"][1], CAPACITY, 0)
+        scenarios.play(policy, source, rate, SCENARIOS["pool"][1], CAPACITY, 0)
         calls = len(log.calls)
     assert calls == 1
 

@@ -24,7 +24,7 @@ class Mine:
     table: Numbers | None = None
 
 
-def test_the_kind_of_arrays_is_told_without_making_them():
+def test_types_of_arrays_are_known_without_making_them():
     for tree in (Mine(scale=2, table=[1, 2]), Mine(scale=np.float64(1)), Mine(scale=True),
                  Mine(scale=np.ones((2, 3), np.int32)), Mine(scale=jnp.ones(3))):  # fmt: skip
         assert pytree.signature_as_arrays(tree) == signature_of(pytree.as_arrays(tree))
@@ -32,7 +32,7 @@ def test_the_kind_of_arrays_is_told_without_making_them():
         pytree.signature_as_arrays(Mine(scale=object()))
 
 
-def test_a_tree_is_taken_apart_and_put_together_field_by_field():
+def test_a_tree_is_flattened_and_unflattened_field_by_field():
     mine = Mine(scale=2.5, rule="last", size=7, table=[1, 2])
     leaves, structure = jax.tree.flatten(mine)
     assert leaves[:2] == [2.5, 1] and leaves[1].dtype == np.int32

@@ -65,7 +65,7 @@ def test_what_is_recorded_per_round_per_run_and_per_query(data):
     assert data.waited.attrs == {
         "units": "rounds", "long_name": "Rounds waited", "better": "less"
     }  # fmt: skip
-    assert "yardstick" not in data.attrs, "the paper's world has the paper's"
+    assert "yardstick" not in data.attrs, "the paper's scenario has the paper's"
     # Three recorders and one of the four count the same departures, each in its own way.
     left = data.left.values
     last = data.isel(round=-1)
@@ -87,8 +87,8 @@ def test_the_four_are_the_same_beside_others(data):
         np.testing.assert_array_equal(data[name], plain[name])
         assert data[name].dtype == plain[name].dtype
     assert {"waited", "left", "longest", "shown"} == set(data.data_vars) - set(plain.data_vars)
-    said = {name: plain[name].attrs["better"] for name in ("regret", "departures", "explored")}
-    assert said == {"regret": "less", "departures": "more", "explored": ""}
+    better = {name: plain[name].attrs["better"] for name in ("regret", "departures", "explored")}
+    assert better == {"regret": "less", "departures": "more", "explored": ""}
 
 
 @pytest.mark.slow

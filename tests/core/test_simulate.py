@@ -39,8 +39,8 @@ def test_a_slot_keeps_the_context_of_the_query_that_came(platform, shape):
         )
 
     with platforms.use(PLATFORMS[platform]):
-        kept, came = np.asarray(store(False)), np.asarray(store(True))
-    np.testing.assert_allclose(kept, slots, rtol=1e-6)
+        stored, came = np.asarray(store(False)), np.asarray(store(True))
+    np.testing.assert_allclose(stored, slots, rtol=1e-6)
     expected = slots.copy()
     expected[..., 1] = contexts[3]
     np.testing.assert_allclose(came, expected, rtol=1e-6)
@@ -75,9 +75,9 @@ def test_utilities_drift_and_are_down_where_nobody_answers():
     )
     rows = jnp.asarray([2, 0])
 
-    def seen(world, rules, t):
+    def seen(workload, rules, t):
         return np.asarray(
-            simulate.true_utilities(Instance(None, world, None, None, rules), rows, jnp.int32(t))
+            simulate.true_utilities(Instance(None, workload, None, None, rules), rows, jnp.int32(t))
         )
 
     for t in (1, 2, 3):
@@ -89,14 +89,14 @@ def test_utilities_drift_and_are_down_where_nobody_answers():
         np.testing.assert_allclose(seen(turned, There(), t), mixed, rtol=1e-5)
 
 
-def test_a_verdict_that_is_kept_is_of_a_server_and_a_query_or_a_prompt():
+def test_a_fixed_outcome_belongs_to_a_server_and_a_query_or_a_prompt():
     """Whichever row of which pool the prompt is in, and whichever slot the query has."""
     rows, arrived = np.array([0, 1, 0, 2], np.int32), np.array([3, 4, 4, 9], np.int32)
 
     @functools.partial(jax.jit, static_argnums=0)
     def verdicts(outcome, prompts):
-        world = Workload(None, None, None, prompts)
-        instance = Instance(rng.run_key(5), world, None, None)
+        workload = Workload(None, None, None, prompts)
+        instance = Instance(rng.run_key(5), workload, None, None)
         queue = Queue(jnp.asarray(rows), jnp.asarray(arrived), jnp.zeros(4, jnp.int32))
         problem = Problem(3, 1, 1, 3, 9, "disjoint", True, outcome=outcome)
 
@@ -128,8 +128,8 @@ def test_late_feedback_is_of_the_query_that_was_attempted():
     )
     action = Action(0, jnp.asarray([1]), False)
     feedback = PendingFeedback(Queue(*map(jnp.asarray, (2, 3, 1))), action, 0, True)
-    world = Workload(jnp.asarray(contexts), None, None, jnp.asarray(prompts))
-    shown = attempts._restore_query(seen, Instance(None, world, None, None), feedback)
+    workload = Workload(jnp.asarray(contexts), None, None, jnp.asarray(prompts))
+    shown = attempts._restore_query(seen, Instance(None, workload, None, None), feedback)
     for field, known in (("row", [2, 1]), ("arrived", [3, 9]), ("served", [1, 0])):
         assert getattr(shown.queue, field).tolist() == known
     np.testing.assert_allclose(shown.features, contexts[[2, 1]], rtol=1e-6)

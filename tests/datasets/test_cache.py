@@ -30,7 +30,7 @@ def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):
 
 
 @pytest.mark.slow
-def test_load_routerbench_gives_the_given_embeddings(shared_data):
+def test_load_routerbench_gives_the_stored_embeddings(shared_data):
     table, embeddings = ds.load_dataset("routerbench", shared_data)
     original = np.load(shared_data / "routerbench" / ds.catalogue.EMBEDDINGS_FILE)
     np.testing.assert_array_equal(embeddings, original.astype(np.float32))

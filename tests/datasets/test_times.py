@@ -97,7 +97,7 @@ WRONG = {
 }
 
 
-def test_a_source_of_a_dataset_says_its_names_through_what_is_around_it(tmp_path):
+def test_a_source_of_a_dataset_has_its_names_through_wrappers(tmp_path):
     data = dataset_source("paretobandit", tmp_path, pool_size=5)
     table, draw = data.table, np.random.default_rng(0)
     seconds = draw.integers(1, 9, (table.num_prompts, table.num_servers))

@@ -111,13 +111,13 @@ def test_a_page_marks_identical_seeds(fill):
 
 
 def test_a_table_of_other_rows_than_policies_shows_all_of_them(fill):
-    text = "<!-- stored known_answers\nrows: world\nover: load\nvalue: known simulated\n-->\n"
+    text = "<!-- stored known_answers\nrows: scenario\nover: load\nvalue: known simulated\n-->\n"
     page = fill(f"{text}<!-- end -->")
     stored = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
     assert page.count("| ρ = ") == 2 * stored["load"].n_unique()
     for row in stored.iter_rows(named=True):
         middle, low, high = (f"{row[f'simulated{end}']:.3f}" for end in ("", "_low", "_high"))
-        assert f"\n| {row['world']} |" in page and f"| {middle} [{low}, {high}] |" in page
+        assert f"\n| {row['scenario']} |" in page and f"| {middle} [{low}, {high}] |" in page
         assert f"| {row['known']:.3f} |" in page
 
 
@@ -278,7 +278,7 @@ def test_tables_of_real_prompts_note_that_the_best_llm_of_each_satisfies(fill):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["mmlu_pro", "routerbench", "paretobandit"])
-def test_so_many_prompts_as_the_pages_say_have_no_llm_that_is_right(dataset, shared_data):
+def test_pages_state_how_many_prompts_have_no_correct_llm(dataset, shared_data):
     sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
     import page_tables
 

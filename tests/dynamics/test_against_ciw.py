@@ -1,4 +1,4 @@
-"""Worlds with known answers against a second simulator, ciw, whose queues are in continuous time.
+"""Scenarios with known answers against ciw, a simulator in continuous time.
 
 No limit is taken. Arrivals and attempts take whole rounds there too: arrivals are geometric many
 rounds apart, which is one a round by chance, and a query is served for a geometric number of
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 LOAD, SEEDS, HORIZON = 0.8, 48, 6000
 BURN_IN, RUN_OUT = 400, 400
-WORLDS = {
+SCENARIOS = {
     "one success rate": {"m": known_queues.M, "places": 1},
     "three served a round": {"m": known_queues.PLACES_M, "places": known_queues.PLACES},
     "three served, leaving unserved": {
@@ -46,12 +46,12 @@ def simulated(seed, rate, m, places, leave=None):
     return mean_queue(records, BURN_IN, HORIZON)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_another_simulator_has_the_same_mean_queue(name):
-    (world,) = (one for one in known_queues.KNOWN if one.name == name)
-    theirs = [simulated(seed, world.rate(LOAD), **WORLDS[name]) for seed in range(SEEDS)]
-    ours = known_queues.simulated([world], LOAD, seeds=100, relaxations=100)[name]
+    (known,) = (one for one in known_queues.KNOWN if one.name == name)
+    theirs = [simulated(seed, known.rate(LOAD), **SCENARIOS[name]) for seed in range(SEEDS)]
+    ours = known_queues.simulated([known], LOAD, seeds=100, relaxations=100)[name]
     for each in (ours, theirs):
-        close(each, world.expected(world.rate(LOAD)))
+        close(each, known.expected(known.rate(LOAD)))
     errors = [np.std(each, ddof=1) / np.sqrt(len(each)) for each in (ours, theirs)]
     assert abs(ours.mean() - np.mean(theirs)) <= MOST_ERRORS * np.hypot(*errors)

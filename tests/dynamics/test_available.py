@@ -30,7 +30,7 @@ POLICIES = {
     "routed": RouterPolicy(scores=DRAW.normal(size=(20, SERVERS)), by="prompt", schedule="joint"),
 }
 # One server a query is the same code, and is held to the reference, decision for decision, in its
-# world of outages (testing/test_worlds_against_reference.py).
+# scenario of outages (testing/test_scenarios_against_reference.py).
 CASES = [(label, 2, 1) for label in POLICIES]
 CASES += [("acqb", 2, 2), ("random", 1, 3)]
 

@@ -51,17 +51,21 @@ def near(share, known, number=DRAWS):
     return abs(share - known) <= 5 * math.sqrt(known * (1 - known) / number)
 
 
-def test_who_orbits_is_away_for_geometric_rounds_or_for_one_of_a_table():
-    away = drawn(Orbit(return_rate=0.25))
-    assert away.shape == (HORIZON, 2) and away.dtype == np.int32 and away.min() == 1
+def test_orbit_times_are_geometric_or_from_a_table():
+    orbit_delays = drawn(Orbit(return_rate=0.25))
+    assert (
+        orbit_delays.shape == (HORIZON, 2)
+        and orbit_delays.dtype == np.int32
+        and orbit_delays.min() == 1
+    )
     for rounds in (1, 2, 3):
-        assert near((away == rounds).mean(), 0.25 * 0.75 ** (rounds - 1))
+        assert near((orbit_delays == rounds).mean(), 0.25 * 0.75 ** (rounds - 1))
     assert (drawn(Orbit(return_rate=1.0)) == 1).all()
     table = drawn(Orbit(delays=[1, 4, 4, 9]))
     assert [near((table == one).mean(), share) for one, share in ((1, 0.25), (4, 0.5), (9, 0.25))]
     assert set(np.unique(table)) == {1, 4, 9}
-    said = Orbit().react(jnp.int32(5), jnp.int32(2))
-    assert (bool(said.abandons), bool(said.looks_satisfied), int(said.return_delay)) == (
+    message = Orbit().react(jnp.int32(5), jnp.int32(2))
+    assert (bool(message.abandons), bool(message.looks_satisfied), int(message.return_delay)) == (
         False,
         False,
         5,
@@ -77,13 +81,13 @@ def test_trials_up_to_a_success_follow_their_uniform():
 
 def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
     assert count_rounds(np.array([0.0, 3.0, 4.0, 4.1]), 2.0).tolist() == [1, 2, 2, 3]
-    for seconds, length, said in (
+    for seconds, length, message in (
         ([1.0], 0, "round_seconds=0 must be above 0"),
         ([], 1, "must be finite seconds"),
         ([-1.0], 1, "must be finite seconds"),
         ([np.nan], 1, "must be finite seconds"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             count_rounds(np.array(seconds), length)
 
 
@@ -92,15 +96,15 @@ def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
     uniforms = drawn(kind)
     assert uniforms.shape == (HORIZON, 2, 2)
     for attempts, (own, pretending) in ((2, (0.1, 0.5)), (2, (0.3, 0.5)), (3, (0.3, 0.7))):
-        said = kind.react(jnp.asarray([own, pretending]), jnp.int32(attempts))
-        assert bool(said.abandons) == (attempts >= 3 or own < 0.2)
-        assert bool(said.looks_satisfied) == (pretending < 0.6) and said.return_delay == 1
+        message = kind.react(jnp.asarray([own, pretending]), jnp.int32(attempts))
+        assert bool(message.abandons) == (attempts >= 3 or own < 0.2)
+        assert bool(message.looks_satisfied) == (pretending < 0.6) and message.return_delay == 1
     assert drawn(PersistentUsers()) == () and not PersistentUsers().react((), jnp.int32(9)).abandons
 
 
 def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
-    bears = np.asarray(Impatience(patience=4).draw_patience(KEY, PROBLEM))
-    assert bears.shape == (HORIZON, 2) and (bears == 4).all()
+    waits = np.asarray(Impatience(patience=4).draw_patience(KEY, PROBLEM))
+    assert waits.shape == (HORIZON, 2) and (waits == 4).all()
     assert (np.asarray(Impatience().draw_patience(KEY, PROBLEM)) == MAX_ROUNDS).all()
     some = np.asarray(Impatience(leave=0.5, patience=3).draw_patience(KEY, PROBLEM))
     assert near((some == 1).mean(), 0.5) and near((some == 3).mean(), 0.25) and some.max() == 3
@@ -154,20 +158,20 @@ def test_outages_are_as_frequent_in_the_first_rounds_as_later():
 
 
 def test_feedback_is_lost_with_its_probability():
-    heard = drawn(LostFeedback(lost=0.3))
-    assert heard.shape == (HORIZON, 2) and near(heard.mean(), 0.7)
+    received = drawn(LostFeedback(lost=0.3))
+    assert received.shape == (HORIZON, 2) and near(received.mean(), 0.7)
     assert drawn(LostFeedback(lost=0.0)).all() and not drawn(LostFeedback(lost=1.0)).any()
     assert bool(LostFeedback().feedback_arrives(jnp.asarray([True, False]), jnp.int32(0)))
 
 
 def test_the_template_backs_off():
     assert drawn(BacksOff()).shape == (HORIZON, 2)
-    said = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
-    assert int(said.return_delay) == 9 and not said.abandons
+    message = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
+    assert int(message.return_delay) == 9 and not message.abandons
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         (Orbit(return_rate=0.0), r"return_rate=0 must be a number in \(0, 1\]"),
         (Orbit(return_rate=1.1), r"return_rate=1.1 must be a number in \(0, 1\]"),
@@ -203,8 +207,8 @@ def test_the_template_backs_off():
         (BacksOff(rounds=0.5), "rounds=0.5 must be at least 1"),
     ],
 )
-def test_what_is_out_of_range_is_one_sentence(kind, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_is_out_of_range_is_one_sentence(kind, message):
+    with pytest.raises(ValueError, match=message):
         kind.check(PROBLEM)
 
 
@@ -237,30 +241,30 @@ def test_what_is_at_the_edge_is_allowed():
     )
 
 
-class Says(ServiceModel):
-    """A kind that says what it is told to."""
+class FixedService(ServiceModel):
+    """Service with fixed values."""
 
-    def __init__(self, there, takes, hears):
-        self.said = there, takes, hears
+    def __init__(self, there, takes, has_feedback):
+        self.message = there, takes, has_feedback
 
     def available(self, drawn):
-        return None if self.said[0] is None else jnp.asarray(self.said[0])
+        return None if self.message[0] is None else jnp.asarray(self.message[0])
 
     def service_time(self, drawn, place, prompt, servers):
-        return self.said[1]
+        return self.message[1]
 
     def feedback_arrives(self, drawn, place):
-        return self.said[2]
+        return self.message[2]
 
 
 class Reacts(UserModel):
-    """A kind whose users do what it is told."""
+    """Users with one fixed reaction."""
 
-    def __init__(self, *said):
-        self.said = Reaction(*said)
+    def __init__(self, *message):
+        self.message = Reaction(*message)
 
     def react(self, drawn, attempts):
-        return self.said
+        return self.message
 
 
 def rules_of(users=(), service=()):
@@ -270,9 +274,9 @@ def rules_of(users=(), service=()):
 def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_feedback_count():
     t, place, servers = jnp.int32(1), jnp.int32(0), jnp.zeros(1, jnp.int32)
     both = rules_of(service=[
-        Says([True, True, False], 2, True),
-        Says([True, False, True], 5, False),
-        Says(None, 3, None),
+        FixedService([True, True, False], 2, True),
+        FixedService([True, False, True], 5, False),
+        FixedService(None, 3, None),
     ])  # fmt: skip
     assert both.combine("available", t).tolist() == [True, False, False]
     assert both.combine("service_time", t, place, place, servers) == 5
@@ -285,13 +289,13 @@ def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_fee
 
 
 class Priced(ServiceModel):
-    """A kind whose prices and delay are what it is told."""
+    """Service with fixed prices and a fixed delay."""
 
     def __init__(self, prices, delay):
-        self.said, self.delay = prices, delay
+        self.message, self.delay = prices, delay
 
     def prices(self, drawn):
-        return None if self.said is None else jnp.asarray(self.said)
+        return None if self.message is None else jnp.asarray(self.message)
 
 
 def test_of_several_kinds_of_service_prices_are_multiplied_and_the_longest_delay_counts():
@@ -315,17 +319,17 @@ def test_the_oracle_is_ours_where_any_kind_is_not_neutral():
 def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absence_counts():
     t, place, attempts = jnp.int32(1), jnp.int32(0), jnp.int32(1)
 
-    def said(*kinds):
-        leaves, pretends, away = rules_of(users=[Reacts(*one) for one in kinds]).react(
+    def message(*kinds):
+        leaves, pretends, orbit_delays = rules_of(users=[Reacts(*one) for one in kinds]).react(
             t, place, attempts
         )
-        return bool(leaves), bool(pretends), int(away)
+        return bool(leaves), bool(pretends), int(orbit_delays)
 
-    assert said() == (False, False, 1)
-    assert said((False, True, 4), (True, False, 2)) == (True, False, 4), (
+    assert message() == (False, False, 1)
+    assert message((False, True, 4), (True, False, 2)) == (True, False, 4), (
         "who stays pretends nothing"
     )
-    assert said((True, True, 1), (False, False, 9)) == (True, True, 9)
+    assert message((True, True, 1), (False, False, 9)) == (True, True, 9)
 
 
 @pytest.mark.slow
@@ -353,21 +357,23 @@ def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them(
     patience = made.draw_dynamics(KEY, made.problem(1, 5)).patience
     assert np.asarray(patience).tolist() == [[2]] * 5
     assert Scenario(source=coin).draw_dynamics(KEY, coin.problem(1, 5)) is None
-    for users, service, said in (
+    for users, service, message in (
         ([LostFeedback()], [], "users: LostFeedback must be a subclass of cqbjax.UserModel"),
         ([], [Orbit()], "service: Orbit must be a subclass of cqbjax.ServiceModel"),
         ([Reacts(False, False, 1)], [], "users: Reacts must be registered as a pytree"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             with_dynamics(coin, users, service)
 
 
-class Told(Coin):
-    """Coins whose contexts are the rate that the world is drawn for."""
+class FixedUsers(Coin):
+    """Coins whose contexts are the rate that the scenario is drawn for."""
 
     def draw_workload(self, key, arrival_rate, problem):
-        world = super().draw_workload(key, arrival_rate, problem)
-        return world._replace(contexts=jnp.broadcast_to(arrival_rate, world.contexts.shape))
+        drawn_workload = super().draw_workload(key, arrival_rate, problem)
+        return drawn_workload._replace(
+            contexts=jnp.broadcast_to(arrival_rate, drawn_workload.contexts.shape)
+        )
 
 
 def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypatch):
@@ -377,8 +383,8 @@ def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypa
 
 
 @pytest.mark.parametrize("places", cases([1, 3], [3]))
-def test_a_world_is_drawn_for_a_places_share_of_the_rate_and_all_of_it_arrives(places):
-    source = with_dynamics(Told(), [Orbit()], [ServiceChannels(count=places)])
+def test_a_workload_is_drawn_for_a_channels_share_of_the_rate_and_all_of_it_arrives(places):
+    source = with_dynamics(FixedUsers(), [Orbit()], [ServiceChannels(count=places)])
     problem = source.problem(1, 40)
     draw = jax.jit(lambda rate: simulate.draw_instance(KEY, source, rate, problem))
     drawn = draw(jnp.float32(0.9))

@@ -1,4 +1,4 @@
-"""Worlds with known answers, by the public path: stationary means within 3.5 standard errors."""
+"""Scenarios with known answers, by the public path: stationary means within 3.5 standard errors."""
 
 import numpy as np
 import pytest
@@ -13,23 +13,23 @@ QUICK = ("two classes, likeliest first",)
 
 
 @pytest.mark.parametrize(
-    "world", cases(KNOWN, [one for one in KNOWN if one.name in QUICK]), ids=lambda one: one.name
+    "scenario", cases(KNOWN, [one for one in KNOWN if one.name in QUICK]), ids=lambda one: one.name
 )
-def test_the_mean_queue_is_the_known_one(world):
-    means = known_queues.simulated([world], LOAD, seeds=100, relaxations=60)
-    close(means[world.name], world.expected(world.rate(LOAD)))
+def test_the_mean_queue_is_the_known_one(scenario):
+    means = known_queues.simulated([scenario], LOAD, seeds=100, relaxations=60)
+    close(means[scenario.name], scenario.expected(scenario.rate(LOAD)))
 
 
 @pytest.mark.parametrize(("load", "within"), [(0.6, 0.25), (0.95, 0.07)])
-def test_a_queue_remembers_about_as_long_as_its_closed_form_says(load, within):
+def test_a_queue_relaxes_about_as_slowly_as_its_closed_form(load, within):
     """The longer it remembers, the closer: five such times are left out before anything counts."""
     rate = load * M
-    apart = np.sqrt(M * (1 - rate)) - np.sqrt(rate * (1 - M))
-    assert known_queues.KNOWN[0].relaxation(load) == pytest.approx(1 / apart**2, rel=within)
+    root = np.sqrt(M * (1 - rate)) - np.sqrt(rate * (1 - M))
+    assert known_queues.KNOWN[0].relaxation(load) == pytest.approx(1 / root**2, rel=within)
 
 
 @pytest.mark.parametrize("load", [0.6, 0.95])
-def test_closed_forms_agree_where_worlds_coincide(load):
+def test_closed_forms_agree_where_scenarios_coincide(load):
     """One attempt a round, one class, one place: each formula is another's special case."""
     rate = load * M
     plain = queues.geometric(M, rate)

@@ -1,4 +1,4 @@
-"""Worlds with known answers: laws, classes, who gives up, what is best, beside the mean queue."""
+"""Scenarios with known answers: distributions, classes, abandonment, best choices."""
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ def test_first_in_first_out_every_law_is_the_known_one():
     close(shares[0], 1 - RATE / M)
     ratio = RATE * (1 - M) / (M * (1 - RATE))
     for n in (1, 2):
-        apart = shares[n + 1] - ratio * shares[n]
-        close(ratio + apart / shares[n].mean(), ratio)
+        residual = shares[n + 1] - ratio * shares[n]
+        close(ratio + residual / shares[n].mean(), ratio)
     rows = queries.query_columns(data.queries.values)
     # Of those who came early enough to have left, and late enough to have met a usual queue.
     whole = (rows["arrival"] > 300) & (rows["arrival"] < 5800)
@@ -46,7 +46,7 @@ def test_first_in_first_out_every_law_is_the_known_one():
         close(np.nanmean(longer, axis=1), ((1 - M) / (1 - RATE)) ** k)
 
 
-def test_each_class_waits_as_preemptive_priority_says():
+def test_waits_by_class_follow_preemptive_priority():
     rate = LOAD / known_queues.MIXED[0]
     data = swept(
         {"oldest": known_queues.OLDEST},

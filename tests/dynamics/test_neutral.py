@@ -84,8 +84,8 @@ def test_dollars_are_paid_at_the_prices_of_the_round():
     data = data.sel(policy="random")
     total = paid(CHANGED, users, service).cumsum(axis=1)
     some = data.departures.values > 0
-    told = (data.dollars * data.departures).values[some]
-    np.testing.assert_allclose(told, total[some], rtol=1e-4)
+    from_means = (data.dollars * data.departures).values[some]
+    np.testing.assert_allclose(from_means, total[some], rtol=1e-4)
     rows = data.queries.isel(field=6).sum("query").values
     np.testing.assert_allclose(rows, total[:, -1], rtol=1e-4)
 

@@ -40,12 +40,12 @@ def test_a_busy_server_serves_in_its_hours_alone():
 
 def test_a_wrong_schedule_is_one_sentence():
     problem = sources.Coin(num_servers=2).problem(1, 40)
-    for words, said in (
+    for words, message in (
         ({"down_from": [1, 1]}, "down_from is of a schedule, and needs period"),
         ({"period": 0}, "period=0 must be a whole number of rounds, at least 1"),
         ({"period": 5}, r"down_from=\[\] must be a whole number in 1..5"),
         ({"period": 5, "down_from": [1, 6]}, "down_from=.* in 1..5, the rounds of a period"),
         ({"period": 5, "down_from": [1, 2], "down_rounds": [1, 6]}, "down_rounds=.* in 0..5"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             dynamics.Outages(**words).check(problem)

@@ -57,8 +57,8 @@ def play(policy, size, service, users=(), rate=0.5):
             return carry, (decision._replace(state=()), carry.length)
 
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-        carry, told = jax.lax.scan(one, carry, rounds)
-        return carry, told
+        carry, outputs = jax.lax.scan(one, carry, rounds)
+        return carry, outputs
 
     return jax.jit(run)(as_arrays(policy))
 
@@ -66,7 +66,7 @@ def play(policy, size, service, users=(), rate=0.5):
 @pytest.mark.parametrize("size", cases([1, 2], [1]))
 @pytest.mark.parametrize("lasting", cases([False, True], [True]))
 def test_nothing_happens_while_all_llms_are_down(size, lasting):
-    """Users bear two attempts: those that came early would all give up if silence were one."""
+    """Users make two attempts: those that came early would all give up if silence were one."""
     service = [Outages(since=[SINCE] * SERVERS), *([ServiceTimes(rounds=2)] if lasting else [])]
     users = [Impatience(attempts=2)]
     policy = Shows(servers=jnp.arange(size, dtype=jnp.int32))
@@ -98,8 +98,8 @@ def test_of_two_servers_one_of_which_is_down_the_other_alone_counts(late):
     assert (shown[rounds > 20] == [-1, 2]).all() and (shown[rounds <= 20] == [1, 2]).all()
     answers = [0, int((rounds <= 20).sum()), len(rounds)]
     np.testing.assert_array_equal(carry.recorded["traffic"], answers)
-    heard = [0, answers[1], int((rounds <= HORIZON - 3).sum()) if late else len(rounds)]
-    np.testing.assert_array_equal(carry.state, heard)
+    feedback_count = [0, answers[1], int((rounds <= HORIZON - 3).sum()) if late else len(rounds)]
+    np.testing.assert_array_equal(carry.state, feedback_count)
     rows = np.asarray(carry.recorded["queries"])
     np.testing.assert_allclose(np.nansum(rows[:, 6]), sum(answers) * PRICE, rtol=1e-5)
 

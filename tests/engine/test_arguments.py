@@ -50,16 +50,16 @@ WRONG = {
     "record": (["attempts", None], "record=.* must be a list"),
     "queries": (["no", 1], "queries=.* must be True or False"),
 }  # fmt: skip
-CASES = [(key, value, said) for key, (values, said) in WRONG.items() for value in values]
+CASES = [(key, value, message) for key, (values, message) in WRONG.items() for value in values]
 
 
-@pytest.mark.parametrize(("key", "value", "said"), CASES)
-def test_an_argument_of_another_type_is_one_sentence(key, value, said, monkeypatch):
+@pytest.mark.parametrize(("key", "value", "message"), CASES)
+def test_an_argument_of_another_type_is_one_sentence(key, value, message, monkeypatch):
     monkeypatch.setattr(programs, "_map_over_runs", None)  # nothing compiles
     arguments = {**GOOD, key.strip(): value}
     if key.strip() == "seeds":
         del arguments["num_seeds"]
-    with pytest.raises(ValueError, match=said) as refusal:
+    with pytest.raises(ValueError, match=message) as refusal:
         cqbjax.sweep(**arguments)
     assert "\n" not in str(refusal.value)
 
@@ -129,10 +129,10 @@ def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
     monkeypatch.setattr(
         synthetic, "_candidates", lambda *some: drawn.append(len(some[1])) or candidates(*some)
     )
-    pieces = source._scores(seeds, 1), source.uniform_service(seeds, 0.5, 1)
+    separate = source._scores(seeds, 1), source.uniform_service(seeds, 0.5, 1)
     assert set(drawn) == {2} and len(drawn) == 4 * (8 + 1)
-    np.testing.assert_array_equal(pieces[0], whole[0])
-    assert pieces[1] == pytest.approx(whole[1], rel=1e-6)
+    np.testing.assert_array_equal(separate[0], whole[0])
+    assert separate[1] == pytest.approx(whole[1], rel=1e-6)
     synthetic._scores_of.cache_clear()
     monkeypatch.setattr(synthetic, "MOST_DRAWN", 1)  # a block of a seed
     np.testing.assert_allclose(source._scores(seeds[:2], 1)[0], whole[0][0][:2], rtol=1e-6)
@@ -140,7 +140,7 @@ def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
 
 @pytest.mark.slow
 def test_many_seeds_are_drawn_no_further_than_they_need(monkeypatch):
-    """Nearly all are told by a block of candidates, where 64 a seed were drawn."""
+    """One block of candidates yields nearly all values; 64 were drawn per seed."""
     from cqbjax.sources import synthetic
 
     blocks, candidates = [], synthetic._candidates

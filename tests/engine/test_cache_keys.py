@@ -1,4 +1,4 @@
-"""An interrupted sweep goes on where it stopped; any change starts anew."""
+"""An interrupted sweep goes on where it stopped; any change starts again."""
 
 import dataclasses
 from typing import Any
@@ -55,12 +55,12 @@ def key_of(**changed) -> set[str]:
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
-    told = Stopper()
+    stopper = Stopper()
     with pytest.raises(KeyboardInterrupt):
         cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=Stopper(at=1), resume=tmp_path)
-    resumed = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=told, resume=tmp_path)
+    resumed = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=stopper, resume=tmp_path)
     whole = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
-    assert told.compiled == {"optimal"} and told.rounds == told.expected
+    assert stopper.compiled == {"optimal"} and stopper.rounds == stopper.expected
     xr.testing.assert_identical(resumed.drop_vars(TIMES), whole.drop_vars(TIMES))
     assert (resumed.seconds_per_round > 0).all()
     again = Stopper()

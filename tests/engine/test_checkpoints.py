@@ -13,7 +13,7 @@ from tests.reference import scenarios
 
 POOL = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
 POLICIES = {"mine": EpsilonGreedy(epsilon=0.3)}
-# Three chunks of two runs, ten calls each; and as many of the yardstick.
+# Three chunks of two runs, ten calls each; and as many of the oracle.
 KEYS = {
     "arrival_rate": [0.4, 0.6], "num_seeds": 3, "horizon": 60, "record_every": 2,
     "chunk": 2, "devices": jax.devices()[:1],
@@ -69,12 +69,14 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, often, monkeypatch, c
                 POLICIES, POOL, **KEYS, capacity=capacity, progress=Counting(most), resume=tmp_path
             )
     assert len(list(tmp_path.glob("*.checkpoint"))) >= 2
-    told = Counting()
-    again = cqbjax.sweep(POLICIES, POOL, **KEYS, capacity=capacity, progress=told, resume=tmp_path)
+    counting = Counting()
+    again = cqbjax.sweep(
+        POLICIES, POOL, **KEYS, capacity=capacity, progress=counting, resume=tmp_path
+    )
     xr.testing.assert_identical(again.drop_vars(TIMES), whole.drop_vars(TIMES))
-    assert told.rounds == told.expected and (again.seconds_per_round > 0).all()
-    kept = [file.name for file in tmp_path.iterdir()]
-    assert len(kept) == 6 and all(".done." in name for name in kept), "what came of each chunk"
+    assert counting.rounds == counting.expected and (again.seconds_per_round > 0).all()
+    stored = [file.name for file in tmp_path.iterdir()]
+    assert len(stored) == 6 and all(".done." in name for name in stored), "what came of each chunk"
     assert len(ran) == 2 * 3 * 10 + 2, "a kill costs the call that it fell into, no more"
 
 
@@ -86,8 +88,8 @@ def test_nothing_of_another_sweep_is_taken(tmp_path, often):
     taken = cqbjax.sweep(other, POOL, **KEYS, resume=tmp_path)
     alone = cqbjax.sweep(other, POOL, **KEYS)
     xr.testing.assert_identical(taken.drop_vars(TIMES), alone.drop_vars(TIMES))
-    kept = [file for file in tmp_path.iterdir() if ".done." not in file.name]
-    assert len(kept) == 1, "what was kept of the first is still there"
+    stored = [file for file in tmp_path.iterdir() if ".done." not in file.name]
+    assert len(stored) == 1, "what was kept of the first is still there"
 
 
 @pytest.mark.slow
@@ -100,23 +102,23 @@ def test_a_damaged_snapshot_is_one_sentence(tmp_path, often):
         cqbjax.sweep(POLICIES, POOL, **KEYS, resume=tmp_path)
 
 
-def test_a_snapshot_is_kept_when_it_is_due(tmp_path, monkeypatch):
-    kept = checkpoints.Checkpoints(tmp_path, "group")
+def test_a_snapshot_is_stored_when_it_is_due(tmp_path, monkeypatch):
+    stored = checkpoints.Checkpoints(tmp_path, "group")
     tree = {"key": jax.random.split(jax.random.key(3)), "count": np.arange(4)}
-    kept.save("1", tree)
-    assert kept.load("1", tree) is None, "too soon"
-    kept.save("always", tree, always=True)
-    assert kept.load("always", tree) is not None
+    stored.save("1", tree)
+    assert stored.load("1", tree) is None, "too soon"
+    stored.save("always", tree, always=True)
+    assert stored.load("always", tree) is not None
     monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
-    kept.save("1", tree)
-    found = kept.load("1", tree)
+    stored.save("1", tree)
+    found = stored.load("1", tree)
     np.testing.assert_array_equal(found["count"], tree["count"])
     assert (jax.random.key_data(found["key"]) == jax.random.key_data(tree["key"])).all()
     assert found["key"].dtype == tree["key"].dtype
     checkpoints.Checkpoints(tmp_path, "other").drop()
-    assert kept.load("1", tree) is not None
-    kept.drop()
-    assert kept.load("1", tree) is None and not list(tmp_path.iterdir())
+    assert stored.load("1", tree) is not None
+    stored.drop()
+    assert stored.load("1", tree) is None and not list(tmp_path.iterdir())
     assert checkpoints.Checkpoints(None).load("1", tree) is None
 
 
@@ -129,13 +131,13 @@ def test_who_keeps_nothing_writes_nothing(tmp_path, monkeypatch):
 
 def test_what_another_process_of_the_same_group_has_tidied_is_not_missed(tmp_path, monkeypatch):
     """It has finished, and removed the folder: at any moment of this one."""
-    kept = checkpoints.Checkpoints(tmp_path / "gone", "group")
-    assert kept.load("0", np.zeros(2)) is None
+    stored = checkpoints.Checkpoints(tmp_path / "gone", "group")
+    assert stored.load("0", np.zeros(2)) is None
     monkeypatch.setattr(type(tmp_path), "glob", lambda *_: [tmp_path / "gone" / "a.checkpoint"])
-    kept.drop()
+    stored.drop()
 
     def tidied(path, _):
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(checkpoints, "write_atomic", tidied)
-    kept.save("0", np.zeros(2), always=True)
+    stored.save("0", np.zeros(2), always=True)

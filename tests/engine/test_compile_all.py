@@ -69,14 +69,14 @@ class AtFirstRound(Reporter):
 
 
 def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeypatch):
-    told = AtFirstRound(compiling)
-    ahead = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=told)
-    assert told.compiled == len(compiling) == PROGRAMS, "each once"
+    reported = AtFirstRound(compiling)
+    ahead = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=reported)
+    assert reported.compiled == len(compiling) == PROGRAMS, "each once"
     assert (ahead.compile_seconds > 0).all()
     again = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     assert len(compiling) == PROGRAMS and (again.compile_seconds == 0).all()
     programs.clear_cache()
-    monkeypatch.setattr(sweep, "compile_batches", lambda *given: None)
+    monkeypatch.setattr(sweep, "compile_batches", lambda *arguments: None)
     demanded = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     assert len(compiling) == 2 * PROGRAMS and (demanded.compile_seconds > 0).all()
     for other in (again, demanded):
@@ -104,10 +104,10 @@ def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
 
 def test_an_error_of_the_compiler_is_raised_and_not_remembered(compiling):
     def fault(number):
-        raise jax.errors.JaxRuntimeError("no room for it")
+        raise jax.errors.JaxRuntimeError("out of memory")
 
     compiling.fault = fault
-    with pytest.raises(jax.errors.JaxRuntimeError, match="no room for it"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
         cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     compiling.fault = lambda number: None
     cqbjax.sweep(POLICIES, SOURCE, **KEYS)
@@ -155,9 +155,9 @@ def test_a_command_ends_soon_after_ctrl_c_while_it_compiles(tmp_path):
         assert command.stdout.readline().startswith("compiling")
         command.send_signal(signal.SIGINT)
         begun = time.monotonic()
-        told, errors = command.communicate(timeout=60)
+        reported, errors = command.communicate(timeout=60)
     finally:
         command.kill()
     assert command.returncode == 130, errors
-    assert told.count("compiling") <= (os.cpu_count() or 1), "what waits is left"
+    assert reported.count("compiling") <= (os.cpu_count() or 1), "what waits is left"
     assert time.monotonic() - begun < 30

@@ -45,14 +45,14 @@ TIMES = ["seconds_per_round", "compile_seconds"]
 @pytest.fixture
 def lowered():
     """List what is lowered."""
-    told = []
+    compilations = []
 
     def listen(event, seconds, **kwargs):
         if event == LOWERED:
-            told.append(kwargs)
+            compilations.append(kwargs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    yield told
+    yield compilations
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
@@ -76,7 +76,7 @@ def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowered,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [SOURCE, unit_vectors(3, 4)], ids=["synthetic", "pool"])
-def test_a_program_with_room_for_more_plays_what_one_of_the_horizon_does(source, monkeypatch):
+def test_a_padded_program_plays_the_same_run(source, monkeypatch):
     """Draws of several parts and blocks, records of several calls, and the rates of a horizon."""
     monkeypatch.setattr(batches, "PADDED_HORIZONS", (4 * rejection_sampling.PART,))
     horizon = 2 * rejection_sampling.PART + rng.BLOCK + 1
@@ -102,19 +102,19 @@ def planned(policy, source=SOURCE, horizon=60, record=(), seeds=3, size=1):
     return made, group
 
 
-def test_rooms_are_for_what_does_not_follow_from_the_horizon():
+def test_only_sizes_independent_of_the_horizon_are_padded():
     made, group = planned(Acqb())
-    room = made.program_spec(group, 64).padded_problem
-    assert room.horizon == batches.PADDED_HORIZONS[0] == room.num_rows
+    padded = made.program_spec(group, 64).padded_problem
+    assert padded.horizon == batches.PADDED_HORIZONS[0] == padded.num_rows
     assert made.program_spec(group, 64).width == memory.CPU_NARROW
     # Bins of times, a table of the run's rows, a source of one's own, a long run: of its own.
     view = ReplacedContexts(contexts=np.zeros((60, 2), np.float32))
-    for policy, given in (
+    for policy, options in (
         (Acqb(), {"record": ["time_in_system"]}),
         (ContextWrapper(policy=Acqb(), view=view), {}),
         (Acqb(), {"horizon": batches.PADDED_HORIZONS[-1] + 1}),
     ):
-        own, group = planned(policy, **given)
+        own, group = planned(policy, **options)
         assert own.program_spec(group, 64).padded_problem is None, policy
     tight = dataclasses.replace(made, bytes_per_device=40 * group.run_bytes(64))
     assert tight.program_spec(group, 64).padded_problem is None, "no more memory than is allowed"

@@ -82,8 +82,8 @@ def test_runs_that_points_share_are_planned_once():
     groups = {group.labels: group for group in plan_sweep(sharing()).batches}
     runs = {labels[0]: len(group.runs.seed) for labels, group in groups.items()}
     assert runs == {"eps": 8, "random": 4, "optimal": 4}
-    twins = groups["optimal",].duplicates
-    assert twins == {(2, "optimal"): (0, "optimal"), (3, "optimal"): (1, "optimal")}
+    found = groups["optimal",].duplicates
+    assert found == {(2, "optimal"): (0, "optimal"), (3, "optimal"): (1, "optimal")}
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_every_offline_study_fits_a_machine_of_24_gb(servers, size):
     assert each >= 1 and each * needed * len(devices) <= 24 * memory.MEMORY_SHARE * GB
 
 
-def test_the_budget_that_is_stated_is_kept():
+def test_the_memory_budget_is_respected():
     devices = jax.devices()
     allowed = memory.device_budget(1.0, devices)
     assert allowed == GB // len(devices)
@@ -56,7 +56,7 @@ def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
     assert memory.chunk_width(1000, 900, 900, devices, GB) == memory.CPU_NARROW
     assert memory.chunk_width(1000, 40, 40, devices, GB, spare=24) == memory.CPU_NARROW
     assert memory.chunk_width(1000, 4, 2, devices, GB, spare=30) == memory.CPU_NARROW
-    assert memory.chunk_width(1000, 4, 2, devices, 31_000, spare=30) == 4, "no room for more"
+    assert memory.chunk_width(1000, 4, 2, devices, 31_000, spare=30) == 4, "more do not fit"
 
 
 def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
@@ -74,12 +74,12 @@ def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
     return dataclasses.replace(whole, batches=whole.batches[1:])
 
 
-def test_the_plan_is_told_in_numbers():
+def test_the_plan_is_described_in_numbers():
     sweep = planned({"a": Acqb(), "b": Acqb(schedule="oldest")})
     (group,) = sweep.batches
     size = group.run_bytes(64) / 1e6
-    told = sweep.describe(group, 64, 10)
-    assert told == (
+    description = sweep.describe(group, 64, 10)
+    assert description == (
         f"a, b: 10 runs of {size:.2f} MB, 2 a chunk on 1 device ({2 * size:,.0f} MB), 5 chunks, "
         "64 queue slots"
     )
@@ -180,6 +180,6 @@ def test_a_policy_that_sees_no_contexts_keeps_none_of_its_queue():
     assert grown["sees"] - grown["blind"] == 32 * features
 
 
-def test_programs_are_kept_up_to_a_number():
-    for kept in (programs._lower, programs._lower_draw):
-        assert kept.cache_info().maxsize == programs.CACHE_SIZE
+def test_programs_are_cached_up_to_a_number():
+    for cached in (programs._lower, programs._lower_draw):
+        assert cached.cache_info().maxsize == programs.CACHE_SIZE

@@ -13,14 +13,14 @@ from cqbjax.sources import Synthetic
 
 
 def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
-    said, now = io.StringIO(), [0.0]
-    lines = LogReporter(Console(file=said, width=200), lambda: now[0])
+    written, now = io.StringIO(), [0.0]
+    lines = LogReporter(Console(file=written, width=200), lambda: now[0])
     lines.expect(1_000_000)
     lines.set_activity("compiling", "acqb")
     for second in range(1, 181):
         now[0] = float(second)
         lines.advance(1_000)
-    assert said.getvalue().splitlines() == [
+    assert written.getvalue().splitlines() == [
         "60,000 of 1,000,000 rounds, 1,000 a second, compiling acqb, about 16 min left",
         "120,000 of 1,000,000 rounds, 1,000 a second, compiling acqb, about 15 min left",
         "180,000 of 1,000,000 rounds, 1,000 a second, compiling acqb, about 14 min left",
@@ -29,18 +29,18 @@ def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
         now[0] = 240.0
         step(3)
     assert (
-        said.getvalue()
+        written.getvalue()
         .splitlines()[-1]
         .startswith("180,000 of 1,000,000 rounds, 750 a second, fitting knn 3 of 8")
     )
 
 
-def test_where_nothing_is_simulated_a_line_says_no_rounds():
-    said, now = io.StringIO(), [0.0]
-    lines = LogReporter(Console(file=said, width=200), lambda: now[0])
+def test_a_line_without_simulation_states_no_rounds():
+    written, now = io.StringIO(), [0.0]
+    lines = LogReporter(Console(file=written, width=200), lambda: now[0])
     now[0] = 61.0
     lines.set_activity("compiling", "acqb")
-    assert said.getvalue() == "compiling acqb\n"
+    assert written.getvalue() == "compiling acqb\n"
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -68,7 +68,7 @@ def test_a_sweep_shows_a_bar_where_it_is_asked_for(monkeypatch, capsys):
     assert "64/64" in shown and "running" in shown
 
 
-def test_several_sweeps_are_one_whose_end_is_known_from_the_start():
+def test_the_end_of_several_sweeps_is_known_from_the_start():
     whole = Reporter()
     whole.reserve(100)
     assert whole.total == 100

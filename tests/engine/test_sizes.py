@@ -34,9 +34,9 @@ from cqbjax.sources import Coin, Synthetic
     ],
 )  # fmt: skip
 def test_records_are_few_and_calls_are_many(horizon, every, wanted):
-    kept = spec.choose_records(horizon, every)
-    assert kept == wanted
-    assert kept.rounds.tolist() == list(range(kept.every, horizon + 1, kept.every))
+    stored = spec.choose_records(horizon, every)
+    assert stored == wanted
+    assert stored.rounds.tolist() == list(range(stored.every, horizon + 1, stored.every))
 
 
 @pytest.mark.parametrize("every", [0, -2, 4, 14])
@@ -48,12 +48,12 @@ def test_records_that_do_not_divide_the_horizon_are_refused(every):
 def test_seeds_are_distinct_integers_below_a_bound():
     for seeds in ([5, 2], range(3), range(2**31 - 2, 2**31), np.array([4])):
         validation.check_seeds(seeds)
-    for seeds, said in (
+    for seeds, message in (
         ([0.5], "must be integers"), ([], "at least 1"), (range(2, 2), "at least 1"),
         ([3, 3], "distinct"), ([-1, 0], "negative"), (range(-1, 4), "negative"),
         (range(2**31, 2**31 + 1), "must be below"), ([1, 2**31], "must be below"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             validation.check_seeds(seeds)
 
 
@@ -89,8 +89,8 @@ def test_a_batch_is_as_wide_as_helps_and_fits():
     assert memory.chunk_width(memory.CPU_BYTES_ALONE, 900, 40, [processor], 10**9) == 40
     assert memory.chunk_width(memory.CPU_BYTES_ALONE + 1, 900, 20, [processor], 10**9) == 1
     assert memory.chunk_width(10, 5, 5, [processor], 10) == 1
-    told = "memory_gb must allow a run of 3 GB on each of 2 devices, and it is 4"
-    with pytest.raises(ValueError, match=told):
+    reported = "memory_gb must allow a run of 3 GB on each of 2 devices, and it is 4"
+    with pytest.raises(ValueError, match=reported):
         memory.chunk_width(3 * 10**9, 5, 5, [processor] * 2, 2 * 10**9)
 
 
@@ -115,7 +115,7 @@ def test_one_is_no_plural():
     ).describe(group, 32, 12)  # fmt: skip
 
 
-class Told(Reporter):
+class Notices(Reporter):
     def __init__(self):
         self.expected, self.done, self.lines = 0, 0, []
 
@@ -134,11 +134,11 @@ def needing(monkeypatch):
     """Have a run need so many slots as its seed says, and record its seed and rate."""
     tried = []
 
-    def attempt(sweep, group, runs, slots, progress, kept=None):
+    def attempt(sweep, group, runs, slots, progress, stored=None):
         tried.append((slots, len(runs.seed)))
         needs = 40 * runs.seed
-        told = runs.seed + runs.rate
-        values = np.stack([told, 10 * told, 100 * told, 1000 * told], axis=1)
+        reported = runs.seed + runs.rate
+        values = np.stack([reported, 10 * reported, 100 * reported, 1000 * reported], axis=1)
         peak = np.minimum(needs, slots)
         recorded = {"queue_length": values}
         return RunResults(recorded, np.where(needs > slots, 5, 0), peak), runner.Seconds(2.0, 3.0)
@@ -152,28 +152,30 @@ def test_runs_that_outgrow_their_slots_are_repeated_and_stand_where_they_belong(
     needing, monkeypatch
 ):
     monkeypatch.setattr(batches, "START_CAPACITY", 2)
-    sweep, told = planned({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), Told()
+    sweep, reported = planned({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), Notices()
     (group,) = (one for one in sweep.batches if "a" in one.labels)
-    measured = runner.run_batch(sweep, group, told, Checkpoints(None))
+    measured = runner.run_batch(sweep, group, reported, Checkpoints(None))
     assert needing == [(2, 12), (8, 8), (32, 8), (128, 8)], "those of the seeds 1 and 3"
-    assert told.expected == 3 * 8 * 12
+    assert reported.expected == 3 * 8 * 12
     for member in group.members:
         values = measured[member].recorded["queue_length"]
         np.testing.assert_allclose(values[..., 0], np.add.outer([0.3, 0.6], [1, 3, 0]))
         np.testing.assert_allclose(values[..., 3], 1000 * values[..., 0])
         assert measured[member].compile_seconds == 8.0
         assert measured[member].seconds_per_round == 12.0 / (12 * 12)
-    assert told.lines[-1] == ("a, b: 144 rounds in 12.0 s, 12 a second, after 8.0 s of compiling")
-    assert [line.split(", ")[-1] for line in told.lines[:-1]] == [
+    assert reported.lines[-1] == (
+        "a, b: 144 rounds in 12.0 s, 12 a second, after 8.0 s of compiling"
+    )
+    assert [line.split(", ")[-1] for line in reported.lines[:-1]] == [
         f"{slots} queue slots" for slots in (8, 32, 128)
     ]
 
 
-def test_a_capacity_that_is_too_small_is_told_with_one_that_is_enough(needing):
+def test_a_too_small_capacity_is_reported_with_one_that_suffices(needing):
     sweep = planned({"a": Acqb()}, capacity=30, seeds=[0, 1, 3])
     (group,) = (one for one in sweep.batches if "a" in one.labels)
     with pytest.raises(QueueOverflow) as refusal:
-        runner.run_batch(sweep, group, Told(), Checkpoints(None))
+        runner.run_batch(sweep, group, Notices(), Checkpoints(None))
     assert str(refusal.value) == (
         "capacity=30 overflowed in round 5 of policy a, seed 1, arrival_rate 0.6; "
         "capacity=120 would have been enough, or use capacity=auto"
@@ -183,27 +185,27 @@ def test_a_capacity_that_is_too_small_is_told_with_one_that_is_enough(needing):
 
 def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
     sweep, clock = planned({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0])
-    (group,), told = sweep.batches, Told()
+    (group,), reported = sweep.batches, Notices()
     # Compiled ahead, they took longer than they are waited for.
     made, once = types.SimpleNamespace(seconds=4.0), {"queue_length": np.ones((2, 1))}
 
-    def run_chunk(compiled, group, runs, real, progress, kept, name):
+    def run_chunk(compiled, group, runs, real, progress, stored, name):
         assert compiled is made and name.startswith("32-")
         return RunResults(once, np.zeros(2), np.zeros(2)), 0.5
 
     monkeypatch.setattr(runner.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(programs, "compile_one", lambda spec: made)
     monkeypatch.setattr(runner, "run_chunk", run_chunk)
-    outcome, spent = runner.attempt(sweep, group, group.runs, 32, told, Checkpoints(None))
+    outcome, spent = runner.attempt(sweep, group, group.runs, 32, reported, Checkpoints(None))
     assert len(outcome.peak) == 4, "two chunks"
-    assert spent == runner.Seconds(4.0, 7.0 + 2 * 0.5) and told.run_seconds == 7.0
+    assert spent == runner.Seconds(4.0, 7.0 + 2 * 0.5) and reported.run_seconds == 7.0
 
 
 @pytest.mark.parametrize(("full", "calls"), [([2, 1, 2], 2), ([2, 9, 1], 4), ([1, 1, 1], 1)])
-def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, monkeypatch):
+def test_a_batch_stops_once_every_run_overflows(full, calls, monkeypatch):
     """Each run does so in a call of its own; the last run is padding."""
     (group,) = planned({}, rates=[0.1, 0.2, 0.3], seeds=[0]).batches
-    begun, told = [], Told()
+    begun, reported = [], Notices()
 
     def advance(policy, instance, carry, first):
         begun.append(int(first))
@@ -211,18 +213,20 @@ def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, mon
         after = types.SimpleNamespace(breach=None, overflow=overflow, peak=10 * np.array(full))
         return after, {one.name: np.full((3, 1), len(begun)) for one in group.spec.recorders}
 
-    monkeypatch.setattr(runner, "start_chunk", lambda *given: (None, None, None))
+    monkeypatch.setattr(runner, "start_chunk", lambda *arguments: (None, None, None))
     once = types.SimpleNamespace(advance=advance, stretches=lambda first: [(first, 1)])
-    compiled, kept = once, Checkpoints(None)
-    outcome, before = runner.run_chunk(compiled, group, group.runs, 2, told, kept, "32-")
+    compiled, stored = once, Checkpoints(None)
+    outcome, before = runner.run_chunk(compiled, group, group.runs, 2, reported, stored, "32-")
     assert begun == [1, 4, 7, 10][:calls] and before == 0.0
-    assert told.done == 2 * 3 * calls == 2 * 12 + told.expected, "of what is left none is expected"
+    assert reported.done == 2 * 3 * calls == 2 * 12 + reported.expected, (
+        "of what is left none is expected"
+    )
     lengths = [min(call, calls) for call in (1, 2, 3, 4)]
     assert outcome.recorded["queue_length"].tolist() == [lengths] * 2
     assert outcome.peak.tolist() == [10 * one for one in full[:2]]
 
 
-def test_records_stand_behind_one_another_and_of_a_run_the_last():
+def test_records_are_concatenated_and_the_last_of_a_run_counts():
     by_round, by_run = recorders.QueueLength(), recorders.OPTIONAL["time_in_system"]
     of = dataclasses.replace(planned({}).batches[0].spec, recorders=(by_round, by_run))
     none = runner._empty_records(of, 5)
@@ -279,13 +283,15 @@ def test_a_group_shares_its_seconds_among_all_points_that_show_its_runs():
         duplicates={other: one}, labels=("a",),
     )  # fmt: skip
     spent = [runner.Seconds(1.0, 2.0), runner.Seconds(0.5, 6.0)]
-    made = runner._split_by_member(group, {"x": np.arange(4)}, spent, Told())[one]
+    made = runner._split_by_member(group, {"x": np.arange(4)}, spent, Notices())[one]
     assert (made.seconds_per_round, made.compile_seconds) == (8 / 80, 1.5)
     assert made.recorded["x"].tolist() == [[0, 1], [2, 3]], "rate by rate, seed by seed"
 
 
-@pytest.mark.parametrize(("every", "said"), [(1, "every round"), (2, "one round in 2 is recorded")])
-def test_the_oracles_queue_is_its_own_wherever_it_is_named(every, said):
+@pytest.mark.parametrize(
+    ("every", "message"), [(1, "every round"), (2, "one round in 2 is recorded")]
+)
+def test_the_oracles_queue_is_its_own_wherever_it_is_named(every, message):
     asked = {"a": RandomRouting(), "optimal": OptimalPolicy()}
     one = build_spec(asked, Coin(), [0.3], range(2), 4, record_every=every)
     measured = {
@@ -298,4 +304,4 @@ def test_the_oracles_queue_is_its_own_wherever_it_is_named(every, said):
     assert made["policy"].values.tolist() == ["a", "optimal"]
     assert (made["optimal_queue_length"] == 2).all()
     assert (made["queue_length"].sel(policy="a") == 1).all()
-    assert made["round"].attrs["thinned"] == said
+    assert made["round"].attrs["thinned"] == message

@@ -62,7 +62,7 @@ class Table:
     """The pool as a source, with one part exchanged."""
 
     pool: PromptPool
-    made: Any = static(default=lambda world: world)
+    made: Any = static(default=lambda workload: workload)
     own: Any = static(default=lambda arrives: arrives)
 
     def problem(self, size, horizon):
@@ -89,7 +89,7 @@ def refused(policies, source=POOL, **more):
     return message
 
 
-def test_a_policy_is_told_the_number_of_an_attempt_where_several_end_in_a_round():
+def test_feedback_has_attempt_numbers_where_several_end_in_a_round():
     conformance.check_policy(Numbering(), POOL.problem(2, 40)._replace(channels=2))
     with pytest.raises(TypeError):
         conformance.check_policy(Numbering(), POOL.problem(2, 40))
@@ -127,8 +127,8 @@ TRACED = {
 
 @pytest.mark.parametrize("message", TRACED)
 def test_a_policy_of_the_wrong_shapes_is_refused_by_label_when_traced(message, nothing_compiles):
-    said = refused({"random": RandomRouting(), "mine": Own(**TRACED[message])})
-    assert said.startswith(f"policy mine: {message}"), said
+    error = refused({"random": RandomRouting(), "mine": Own(**TRACED[message])})
+    assert error.startswith(f"policy mine: {message}"), error
 
 
 def test_a_class_that_is_no_policy_is_refused(nothing_compiles):
@@ -163,7 +163,7 @@ PLAYED = {
 
 
 def late(act):
-    """Break the contract from round 13 on, so that the round which is told is seen to be found."""
+    """Break the contract from round 13 on, so that the reported round must be found."""
 
     def changed(action, seen):
         broken = act(action, seen)
@@ -175,9 +175,9 @@ def late(act):
 @pytest.mark.slow
 @pytest.mark.parametrize("message", PLAYED)
 def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
-    said = refused({"mine": Own(act=late(PLAYED[message]))})
-    named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", said)
-    assert named, said
+    error = refused({"mine": Own(act=late(PLAYED[message]))})
+    named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", error)
+    assert named, error
     # The first round after the twelfth in which a query waits.
     assert 13 <= int(named[2]) <= 20
 
@@ -202,12 +202,12 @@ def test_who_is_watched():
 
 
 def poisoned(field, value):
-    return lambda world: world._replace(
-        **{field: getattr(world, field).at[3].set(value)}  # of five rows, of forty rounds
+    return lambda workload: workload._replace(
+        **{field: getattr(workload, field).at[3].set(value)}  # of five rows, of forty rounds
     )
 
 
-WORLDS = {
+FAULTY_WORKLOADS = {
     "source Table: Workload.utilities must be float32[5, 3], "
     "and draw_workload returns float32[5, 2]": dict(
         made=lambda w: w._replace(utilities=w.utilities[:, :2])
@@ -227,15 +227,15 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("message", WORLDS)
+@pytest.mark.parametrize("message", FAULTY_WORKLOADS)
 def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_compiles):
     for users in ([], [Orbit()]):
-        own = Table(pool=POOL, **WORLDS[message])
+        own = Table(pool=POOL, **FAULTY_WORKLOADS[message])
         assert refused({"random": RandomRouting()}, own, users=users) == message
 
 
 @pytest.mark.slow
-def test_a_sources_own_arrivals_keep_where_users_go_away():
+def test_a_sources_own_arrivals_stay_where_users_leave():
     several = scenarios.Batches(source=Table(pool=POOL))
     data = cqbjax.sweep({"mine": Own()}, several, users=[Orbit()], **GOOD)
     assert (data.departures.isel(round=-1) > 0).all()
@@ -257,21 +257,23 @@ def test_an_instance_that_cannot_be_run_is_refused(message):
         fine = Table(pool=POOL, made=made)
         cqbjax.sweep({"random": RandomRouting()}, fine, **GOOD)
 
-        def made(world):
-            return world._replace(arrival_rows=world.arrival_rows.at[2].set(5))
+        def made(workload):
+            return workload._replace(arrival_rows=workload.arrival_rows.at[2].set(5))
 
-    said = refused({"random": RandomRouting()}, Table(pool=POOL, made=made))
-    assert said.startswith(f"source Table: {message}"), said
-    assert said.endswith("and those of seed 4, arrival_rate 0.6 do not"), said
+    error = refused({"random": RandomRouting()}, Table(pool=POOL, made=made))
+    assert error.startswith(f"source Table: {message}"), error
+    assert error.endswith("and those of seed 4, arrival_rate 0.6 do not"), error
 
 
-@pytest.mark.parametrize("given", [RandomRouting(), Own(), cqbjax.PerSeed([OptimalPolicy()] * 2)])
-def test_the_label_of_the_yardstick_is_the_optimal_policys(given, nothing_compiles):
+@pytest.mark.parametrize(
+    "labelled", [RandomRouting(), Own(), cqbjax.PerSeed([OptimalPolicy()] * 2)]
+)
+def test_the_label_optimal_is_reserved_for_the_optimal_policy(labelled, nothing_compiles):
     with pytest.raises(
         ValueError, match="policy optimal must be cqbjax.policies.OptimalPolicy()"
     ) as no:
-        cqbjax.sweep({"optimal": given}, POOL, **GOOD)
-    assert type(given).__name__ in str(no.value)
+        cqbjax.sweep({"optimal": labelled}, POOL, **GOOD)
+    assert type(labelled).__name__ in str(no.value)
 
 
 PROBLEM = POOL.problem(2, 40)
@@ -347,13 +349,15 @@ class Never(ServiceModel):
 
 
 @pytest.mark.parametrize("kind", cases([Nowhere, Never], [Never]))
-def test_a_kind_whose_draws_are_wrong_is_told_by_its_group(kind):
+def test_a_component_with_wrong_draws_is_named_by_its_group(kind):
     group = "users" if kind is Nowhere else "service"
     kinds = {group: [kind()]}
     source = with_dynamics(POOL, kinds.get("users", []), kinds.get("service", []))
     problem = source.problem(1, 6)
     instance = simulate.draw_instance(rng.run_key(0), as_arrays(source), jnp.float32(0.5), problem)
     batch = jax.tree.map(lambda leaf: leaf[None], instance)
-    ((whose, said, number),) = find_faults(source, problem, batch)
-    assert whose == f"{group} {kind.__name__}" and number.tolist() == [3 if group == "users" else 4]
-    assert said[number[0] - 1].endswith("at least 1 round")
+    ((component, error, number),) = find_faults(source, problem, batch)
+    assert component == f"{group} {kind.__name__}" and number.tolist() == [
+        3 if group == "users" else 4
+    ]
+    assert error[number[0] - 1].endswith("at least 1 round")

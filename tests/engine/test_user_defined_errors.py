@@ -178,7 +178,7 @@ ASKS = (
     r"asks for the value of a traced array, in line \d+ of test_user_defined_errors\.py: "
     r"write jnp\.where "
 )
-SAID = {
+MESSAGES = {
     "SourceIf": rf"source SourceIf: SourceIf\.draw_workload {ASKS}",
     "UsersIf": rf"users UsersIf: UsersIf\.react {ASKS}",
     "ServiceIf": rf"service ServiceIf: ServiceIf\.available {ASKS}",
@@ -210,8 +210,8 @@ SAID = {
 
 def swept(group, part):
     policies = {"mine": part if group == "Policy" else RANDOM}
-    given = {"Users": "users", "Service": "service", "Recorder": "record"}
-    more = {given[group]: [part]} if group in given else {}
+    keyword = {"Users": "users", "Service": "service", "Recorder": "record"}
+    more = {keyword[group]: [part]} if group in keyword else {}
     source = part if group == "Source" else Coin()
     cqbjax.sweep(policies, source, arrival_rate=[0.4], num_seeds=2, horizon=9, **more)
 
@@ -219,22 +219,22 @@ def swept(group, part):
 def refused(error, call, *arguments):
     with pytest.raises(error) as refusal:
         call(*arguments)
-    said = str(refusal.value)
-    assert "\n" not in said and not re.search(r"[.!?]\s+[A-Z]", said), said
-    return said
+    message = str(refusal.value)
+    assert "\n" not in message and not re.search(r"[.!?]\s+[A-Z]", message), message
+    return message
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_a_sweep_says_in_one_sentence_what_is_wrong(name):
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_sweep_reports_in_one_sentence_what_is_wrong(name):
     group = next(one for one in GROUPS if name.startswith(one))
-    said = refused((ValueError, TypeError), lambda: swept(group, OWN[name]()))
-    assert re.match(SAID[name], said), said
+    message = refused((ValueError, TypeError), lambda: swept(group, OWN[name]()))
+    assert re.match(MESSAGES[name], message), message
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_class_in_place_of_an_instance_is_told(group):
-    said = refused(ContractError, swept, group, OWN[f"{group}If"])
-    assert said.endswith(f": {group}If is a class: give an instance of it, {group}If(...)")
+def test_a_class_in_place_of_an_instance_is_reported(group):
+    message = refused(ContractError, swept, group, OWN[f"{group}If"])
+    assert message.endswith(f": {group}If is a class: give an instance of it, {group}If(...)")
 
 
 def by_command(group, target):
@@ -252,12 +252,12 @@ def by_command(group, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAID)
-def test_a_command_says_the_same(name, monkeypatch):
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_command_reports_the_same(name, monkeypatch):
     group = next(one for one in GROUPS if name.startswith(one))
     module = types.ModuleType("own_parts")
     vars(module).update(OWN)
     monkeypatch.setitem(sys.modules, "own_parts", module)
-    said = refused(ValueError, by_command, group, f"own_parts.{name}")
+    message = refused(ValueError, by_command, group, f"own_parts.{name}")
     start = r"own_parts\.RecorderMissing cannot be made: " if name == "RecorderMissing" else ""
-    assert re.match(start + SAID[name], said), said
+    assert re.match(start + MESSAGES[name], message), message

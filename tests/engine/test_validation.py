@@ -195,9 +195,9 @@ def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
 
 def test_records_always_hold_the_last_round_and_divide_the_horizon():
     for horizon in (1, 7, 250, 251, 500, 1000, 5000):
-        kept = spec.choose_records(horizon)
-        assert kept.rounds[-1] == horizon == kept.every * kept.per_call * kept.calls
-        assert len(kept.rounds) <= max(spec.MAX_RECORDS, horizon if kept.every == 1 else 0)
+        records = spec.choose_records(horizon)
+        assert records.rounds[-1] == horizon == records.every * records.per_call * records.calls
+        assert len(records.rounds) <= max(spec.MAX_RECORDS, horizon if records.every == 1 else 0)
     assert spec.choose_records(12, 4).rounds.tolist() == [4, 8, 12]
 
 

@@ -40,11 +40,11 @@ def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size
     source = with_dynamics(SOURCE, rules.get("users", ()), rules.get("service", ()))
     env = Env(source, 0.6, HORIZON, size, capacity=64, mixed=bool(policy.needs.smaller_assortments))
     keys = jax.vmap(rng.run_key)(np.asarray(SEEDS))
-    told = jax.jit(jax.vmap(lambda key: play(env, policy, key)))(keys)
+    step_info = jax.jit(jax.vmap(lambda key: play(env, policy, key)))(keys)
     mine = swept.sel(policy="mine", arrival_rate=0.6)
-    np.testing.assert_array_equal(told.length, mine.queue_length.transpose("seed", "round"))
-    np.testing.assert_array_equal(told.departed, mine.departures.transpose("seed", "round"))
-    assert told.departed[:, -1].min() > 5 and not told.overflow.any()
+    np.testing.assert_array_equal(step_info.length, mine.queue_length.transpose("seed", "round"))
+    np.testing.assert_array_equal(step_info.departed, mine.departures.transpose("seed", "round"))
+    assert step_info.departed[:, -1].min() > 5 and not step_info.overflow.any()
 
 
 @pytest.mark.slow
@@ -58,11 +58,11 @@ def test_a_step_takes_a_query_and_pays_for_who_waits():
         action = Action(
             queueing.pick("oldest", seen.queue, jnp.zeros(())), jnp.arange(1), jnp.bool_(False)
         )
-        seen, state, reward, done, told = env.step(key, state, action)
-        lengths.append(int(told.length))
+        seen, state, reward, done, step_info = env.step(key, state, action)
+        lengths.append(int(step_info.length))
         assert float(reward) == -lengths[-1] and bool(done) == (t == 2)
-        assert bool(told.feedback.valid) == (t > 0), "nobody waits in the first round"
-        assert int(told.departed) == t + 1 - lengths[-1]
+        assert bool(step_info.feedback.valid) == (t > 0), "nobody waits in the first round"
+        assert int(step_info.departed) == t + 1 - lengths[-1]
     for name, (shape, dtype, low, high) in env.spaces.items():
         there = {"features": seen.features, "round": seen.round}.get(name)
         there = getattr(seen.queue, name, None) if there is None else there
@@ -79,10 +79,10 @@ def test_a_round_by_hand():
     def run(key):
         def one(state, t):
             action = Action(jnp.int32(0), jnp.arange(1), jnp.bool_(False))
-            seen, state, reward, done, told = env.step(key, state, action)
-            heard = told.feedback.valid, told.feedback.choice
-            return state, (seen.round, seen.queue[1:3], reward, done, told.length, told.departed,
-                           told.overflow, *heard)  # fmt: skip
+            seen, state, reward, done, step_info = env.step(key, state, action)
+            feedback = step_info.feedback.valid, step_info.feedback.choice
+            counts = step_info.length, step_info.departed, step_info.overflow
+            return state, (seen.round, seen.queue[1:3], reward, done, *counts, *feedback)
 
         return jax.lax.scan(one, env.reset(key)[1], jnp.arange(4))[1]
 
@@ -97,13 +97,13 @@ def test_a_round_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "error_text"),
     [({"arrival_rate": 1.5}, "arrival_rate=1.5"), ({"capacity": 0}, "capacity=0"),
      ({"K": 5}, "K=5 must lie in 1..N, and N=4")],
 )  # fmt: skip
-def test_what_cannot_be_played_is_refused(given, said):
-    with pytest.raises(ValueError, match=said):
-        Env(SOURCE, **given)
+def test_what_cannot_be_played_is_refused(options, error_text):
+    with pytest.raises(ValueError, match=error_text):
+        Env(SOURCE, **options)
 
 
 OUT_OF_RANGE = (2**31, 2**32 + 7, 2**63 + 7, -1, 3.0, True, "3", np.float32(3), np.int64(-7))
@@ -260,13 +260,13 @@ def test_several_runs_are_single_runs():
         assert not terminated.any() and (truncated == (t == 7)).all()
         assert not info["served_oldest"].any(), "the actions were valid"
         for i, single in enumerate(singles):
-            own, reward, _, _, told = single.step(actions[i])
+            own, reward, _, _, step_info = single.step(actions[i])
             assert reward == rewards[i]
             for name in own:
                 np.testing.assert_array_equal(own[name], seen[name][i])
             for name in ("length", "departed", "overflow", "served_oldest"):
-                assert told[name] == info[name][i]
-            for mask, of_all in zip(told["action_mask"], info["action_mask"], strict=True):
+                assert step_info[name] == info[name][i]
+            for mask, of_all in zip(step_info["action_mask"], info["action_mask"], strict=True):
                 np.testing.assert_array_equal(mask, of_all[i])
     assert rewards.min() < 0, "queries wait"
     seen, rewards, _, truncated, info = several.step(actions)

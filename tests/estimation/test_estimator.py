@@ -58,7 +58,7 @@ def test_sweeps_are_refused_where_no_model_of_the_history_is_stored():
 
 
 @pytest.mark.slow
-def test_pages_never_expanded_anew_would_not(monkeypatch):
+def test_pages_never_expanded_again_would_not(monkeypatch):
     expand = running_estimate._expand
 
     def stale(theta, problem, rows, blocks):

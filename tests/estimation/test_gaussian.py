@@ -54,8 +54,8 @@ def test_what_was_shown_is_summed_and_sampled_from(name, x64, monkeypatch):
     learnt = np.zeros(problem.num_blocks)
     for valid, servers in ((True, (0, 2)), (False, (0, 1)), (True, (2, 3)), (True, (0, 2))):
         rows = draw.normal(size=(2, dim) if shared else dim)
-        told = map(jnp.asarray, (0, 0, rows, servers, 0, valid))
-        posterior = gaussian.observe(posterior, problem, Interaction(*told))
+        fields = map(jnp.asarray, (0, 0, rows, servers, 0, valid))
+        posterior = gaussian.observe(posterior, problem, Interaction(*fields))
         for row, server in zip(np.broadcast_to(rows, (2, dim)), servers, strict=True):
             design[0 if shared else server] += valid * np.outer(row, row)
         learnt[[0] if shared else list(servers)] += valid

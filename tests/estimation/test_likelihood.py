@@ -45,17 +45,19 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
     valid, scores = np.arange(rounds) % 3 != 1, draw.normal(size=(servers, table))
     numbers = np.arange(1, rounds + 1), row, shown, choice
     round_, row_, shown_, choice_ = (one.astype(np.int32) for one in numbers)
-    told = Interaction(round_, row_, np.zeros((rounds, 2)), shown_, choice_, valid)
+    interactions = Interaction(round_, row_, np.zeros((rounds, 2)), shown_, choice_, valid)
 
-    def summed(told, scores):
+    def summed(interactions, scores):
         def one(record, new):
             return table_history.append(record, new), None
 
-        record = jax.lax.scan(one, table_history.init(problem), told)[0]
-        last = jax.tree.map(lambda leaf: leaf[-1], told)
+        record = jax.lax.scan(one, table_history.init(problem), interactions)[0]
+        last = jax.tree.map(lambda leaf: leaf[-1], interactions)
         return table_history.sum_residuals(scores[last.servers], scores, record, problem, last)
 
-    residual, curvature = jax.jit(summed, compiler_options=FAST_COMPILE_OPTIONS)(told, scores)
+    residual, curvature = jax.jit(summed, compiler_options=FAST_COMPILE_OPTIONS)(
+        interactions, scores
+    )
     slope, bend = np.zeros((size, table)), np.zeros((size, size, table))
     for t in np.flatnonzero(valid):
         weights = np.append(np.exp(scores[shown[t], row[t]]), 1.0)

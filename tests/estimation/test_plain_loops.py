@@ -72,13 +72,13 @@ def gradient(x, known, y, theta):
 
 
 def hessian(x, known, theta):
-    _, apart, p = moments(x, known, theta)
-    return np.einsum("o,oa,ob->ab", p, apart, apart)
+    _, centred, p = moments(x, known, theta)
+    return np.einsum("o,oa,ob->ab", p, centred, centred)
 
 
 def third(x, theta):
-    _, apart, p = moments(x, 0.0, theta)
-    return np.einsum("o,oa,ob,oc->abc", p, apart, apart, apart)
+    _, centred, p = moments(x, 0.0, theta)
+    return np.einsum("o,oa,ob,oc->abc", p, centred, centred, centred)
 
 
 class Paged(Loops):
@@ -97,9 +97,11 @@ class Paged(Loops):
             own = self.coordinates([b])
             for number, about in self.about[b]:
                 x, y, curved = self.rows[number]
-                away = self.theta - about
-                bent = curved @ away
-                at = gradient(x, 0.0, y, about) + hessian(x, 0.0, about) @ away + 0.5 * bent @ away
+                shift = self.theta - about
+                bent = curved @ shift
+                at = (
+                    gradient(x, 0.0, y, about) + hessian(x, 0.0, about) @ shift + 0.5 * bent @ shift
+                )
                 slope[own] += at[own]
                 bend[own] += (hessian(x, 0.0, about) + bent)[own]
         bend = np.tril(bend[np.ix_(free, free)])
@@ -169,7 +171,7 @@ class Steps(Loops):
 
 
 def feedback(problem, mixed=False):
-    """Return contexts, what was known beforehand, and rounds: as a belief is told, and for loops.
+    """Return contexts, what was known beforehand, and rounds: as a belief gets them, and for loops.
 
     For loops a round is its index, X, what was known of it, y and the blocks that it touches: those
     of the servers that are shown.
@@ -190,7 +192,9 @@ def feedback(problem, mixed=False):
     features = contexts[row[:, None], servers] if shared else contexts[row]
     numbers = (np.arange(1, ROUNDS + 1), row, servers, choice)
     first, *others = (one.astype(np.int32) for one in numbers)
-    told = Interaction(first, others[0], features, *others[1:], valid, shown if mixed else None)
+    interactions = Interaction(
+        first, others[0], features, *others[1:], valid, shown if mixed else None
+    )
     rounds = []
     for t in np.flatnonzero(valid):
         x = features[t] if shared else np.zeros((size, SERVERS * DIM))
@@ -200,7 +204,7 @@ def feedback(problem, mixed=False):
         known, chosen = offset[row[t], servers[t]], np.eye(size + 1)[choice[t]][:size]
         touched = [0] if shared else servers[t][here]
         rounds.append((t, x[here], known[here], chosen[here], touched))
-    return contexts, offset, told, rounds
+    return contexts, offset, interactions, rounds
 
 
 # Three slots of eight hold a query: the first, the third and the fourth.
@@ -213,7 +217,7 @@ QUEUE = Queue(
 @functools.partial(
     jax.jit, static_argnames=("belief", "platform"), compiler_options=FAST_COMPILE_OPTIONS
 )
-def learnt(belief, platform, contexts, offset, told, normal, alpha):
+def learnt(belief, platform, contexts, offset, interactions, normal, alpha):
     """Return theta after every round [T, B, d], and what is made of the last state."""
 
     def one(state, new):
@@ -221,7 +225,7 @@ def learnt(belief, platform, contexts, offset, told, normal, alpha):
         return state, state
 
     with platforms.use(platform):
-        last, states = jax.lax.scan(one, belief.init(contexts, LAMBDA0, offset), told)
+        last, states = jax.lax.scan(one, belief.init(contexts, LAMBDA0, offset), interactions)
         queue, none = jax.tree.map(jnp.asarray, QUEUE), jnp.int32(0)
         features = contexts[queue.row]
         seen = Observation(belief.problem, none, queue, features, none, none, queue.row, None)
@@ -286,11 +290,11 @@ def test_a_belief_is_its_definition_in_every_round(name, x64, monkeypatch):
         monkeypatch.setattr(module, constant, small)
     belief, (loops, *numbers), platform = VARIANTS[name]
     plain, warm = loops(*numbers), name.startswith("warm")
-    contexts, offset, told, rounds = feedback(belief.problem, name.endswith("mixed"))
+    contexts, offset, interactions, rounds = feedback(belief.problem, name.endswith("mixed"))
     draw, blocks = np.random.default_rng(9), belief.problem.num_blocks
     normal, alpha = draw.normal(size=(3, blocks, DIM)), 0.1 + draw.random(blocks)
     theta, counts, sampled, bounded = learnt(
-        belief, platform, contexts, offset if warm else None, told, normal, alpha
+        belief, platform, contexts, offset if warm else None, interactions, normal, alpha
     )
     for t, x, known, chosen, touched in rounds:
         plain.learn(x, warm * known, chosen, touched)

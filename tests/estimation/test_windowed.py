@@ -31,8 +31,8 @@ def played(valid):
     """Return what the elder has noted after each attempt: [n, n, 2], [n] valid."""
     belief = WindowedBelief(Noted(), WINDOW)
 
-    def one(state, told):
-        at, valid = told
+    def one(state, row_and_valid):
+        at, valid = row_and_valid
         new = Interaction(at + 1, at, jnp.zeros(1), jnp.zeros(1, jnp.int32), jnp.int32(0), valid)
         state = belief.update(state, new)
         return state, state.elder
@@ -60,7 +60,7 @@ def test_the_elder_knows_the_last_half_to_whole_window_of_attempts():
             assert not len(numbers) or numbers[0] in (1, half + 1)
 
 
-class Told:
+class ObservedBelief:
     """A belief that says what it was asked, and of which state."""
 
     def __getattr__(self, name):
@@ -68,7 +68,10 @@ class Told:
 
 
 def test_the_elder_is_asked_whatever_is_asked():
-    belief, state = WindowedBelief(Told(), WINDOW), WindowedBeliefState("elder", "younger", 0, None)
+    belief, state = (
+        WindowedBelief(ObservedBelief(), WINDOW),
+        WindowedBeliefState("elder", "younger", 0, None),
+    )
     assert belief.learnt(state) == ("learnt", "elder")
     assert belief.theta(state, "table") == ("theta", "elder", "table")
     for normal in ("z", None):
@@ -76,7 +79,7 @@ def test_the_elder_is_asked_whatever_is_asked():
         assert utilities == ("optimistic_utilities", "elder", "seen", 0.5, normal)
 
 
-def test_a_belief_in_a_window_has_room_for_it_and_no_more():
+def test_a_windowed_belief_holds_its_window_and_no_more():
     for places, attempts in ((1, 6), (4, 8)):
         belief = choose_belief("auto", PROBLEM._replace(channels=places), window=6)
         assert belief.belief.problem.attempts == attempts

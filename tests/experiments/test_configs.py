@@ -22,7 +22,7 @@ TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_says_its_own_command(name):
+def test_an_experiment_has_its_command_in_its_file(name):
     second = FILES[name].read_text().splitlines()[1]
     command = rf"# python scripts/run\.py (-m )?experiment={name}\b"
     assert re.match(command, second)
@@ -35,8 +35,8 @@ def test_a_fraction_has_twelve_digits_wherever_it_was_typed():
     assert config.arrival_rate == [0.1, 0.3] and config.c1 == 0.3
     assert composed("policy=[acqb]", "c1=0.30000000000000004").policy.acqb.c1 == 0.3
     assert validation.to_coordinate(0.1 + 0.2) == 0.3 and validation.to_coordinate(3) == 3
-    said = refused([*TINY, "source=coin", "arrival_rate=[0.3,0.30000000000000004]"])
-    assert "arrival_rate" in said and "distinct" in said
+    message = refused([*TINY, "source=coin", "arrival_rate=[0.3,0.30000000000000004]"])
+    assert "arrival_rate" in message and "distinct" in message
 
 
 def test_inner_objects_are_made_first_and_hydras_own_words_mean_what_they_mean_there():
@@ -48,8 +48,8 @@ def test_inner_objects_are_made_first_and_hydras_own_words_mean_what_they_mean_t
     }
     made = make(configs.to_config(whole))
     assert made.third == [Fraction(1, 3)] and made.later(denominator=2) == Fraction(1, 2)
-    for wrong, said in (({"_target_": "fractions.Half"}, "Half"), (one | {"top": 1}, "'top'")):
-        with pytest.raises(ValueError, match=f"{wrong['_target_']} cannot be made: .*{said}"):
+    for wrong, message in (({"_target_": "fractions.Half"}, "Half"), (one | {"top": 1}, "'top'")):
+        with pytest.raises(ValueError, match=f"{wrong['_target_']} cannot be made: .*{message}"):
             make(configs.to_config(wrong))
 
 
@@ -217,7 +217,7 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["experiment=nothing"], ["error: experiment nothing is unknown", "synthetic_servers"]),
         (["preset=best"], ["error: preset best is unknown", "tuned_routing"]),
@@ -265,11 +265,11 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
         (["table_rounds=[10]", "record_every=20"], ["error: table_rounds=[10] must not lie"]),
     ],
 )  # fmt: skip
-def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path):
-    given = {word.partition("=")[0] for word in words}
-    small = [word for word in ("num_seeds=3", "horizon=40") if word.partition("=")[0] not in given]
+def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, message, tmp_path):
+    typed = {word.partition("=")[0] for word in words}
+    small = [word for word in ("num_seeds=3", "horizon=40") if word.partition("=")[0] not in typed]
     error = refused([*words, *small, f"results_dir={tmp_path}"])
-    for part in said:
+    for part in message:
         assert part in error, error
     assert len(error.strip().splitlines()) == 1, "one sentence"
     assert not list(tmp_path.rglob("*.nc"))

@@ -105,12 +105,12 @@ def test_an_edit_of_the_package_counts_in_folders_that_compute(monkeypatch, tmp_
         return manifests.cache_key_of(ready)
 
     before = content_now()
-    apart = (
+    separate = (
         "arena/report.py", "figures/curves.py", "results/tables.py", "logs/conversations.py",
         "offline/policies.py", "datasets/readers/sprout.py", "experiments/display.py",
         "results/files.py",
     )  # fmt: skip
-    for name in apart:
+    for name in separate:
         assert (copy / name).exists(), name
         append(copy / name)
     assert content_now() == before
@@ -168,7 +168,7 @@ class UserDefined:
     """A class whose code a result depends on."""
 
 
-def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
+def test_a_sources_data_and_a_files_content_count(tmp_path):
     """The same words are another content where either is another."""
     trace = tmp_path / "trace.csv"
     trace.write_text("timestamp\n1\n2\n5\n9\n")

@@ -83,9 +83,11 @@ def run(*words):
 
 def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
     policies = "policy=[random,rand_rout]"
-    said = run(policies, "kind.factor=[1,2]")
-    assert "that is all" in said and len(measured()) == 4
-    assert len(list(Path("results/data/mine").glob("*.nc"))) == 4, "a policy of a point is a piece"
+    printed = run(policies, "kind.factor=[1,2]")
+    assert "that is all" in printed and len(measured()) == 4
+    assert len(list(Path("results/data/mine").glob("*.nc"))) == 4, (
+        "each policy of a point is a part"
+    )
     table = pl.read_csv("results/tables/mine.csv")
     # len("random") + factor * 1.5
     assert table["mean"].to_list() == [7.5, 10.5, 9.0, 12.0]

@@ -30,7 +30,7 @@ def test_seeds_are_as_many_as_asked_for_from_the_first_on():
     assert list(grid.list_seeds(config(first_seed=5, num_seeds=3))) == [5, 6, 7]
 
 
-def test_rates_are_those_that_are_given_or_those_of_k():
+def test_rates_are_the_configured_ones_or_those_of_k():
     assert grid.list_rates(config()) == [0.6, 0.7]
     assert grid.list_rates(config(K=1)) == [0.5]
     assert grid.list_rates(config(arrival_rate=0.4)) == [0.4]
@@ -60,14 +60,14 @@ def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
     object.__setattr__(source, "table", SimpleNamespace(provenance=provenance))
     object.__setattr__(source, "_served", {2: served})
     asked = config(arrival_rate="by_rule", rates_by_K={2: [0.61, 0.71]} if own else None)
-    settled = grid.resolve_rates(GridPoint("p", asked, {}, {}), source).config.arrival_rate
-    assert settled == (list(choose_arrival_rates(served)) if by_rule else [0.61, 0.71])
+    rates = grid.resolve_rates(GridPoint("p", asked, {}, {}), source).config.arrival_rate
+    assert rates == (list(choose_arrival_rates(served)) if by_rule else [0.61, 0.71])
     with pytest.raises(ValueError, match="arrival_rate=by_rule needs a dataset as source"):
         grid.resolve_rates(GridPoint("p", asked, {}, {}), object())
 
 
 @pytest.mark.parametrize(("tuning_seed", "counts"), [(None, {5: 1, 6: 2}), (4, {5: 3})])
-def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, monkeypatch):
+def test_a_router_is_described_as_tuned_for_each_seed(tuning_seed, counts, monkeypatch):
     """On every seed's own split, or once for all on another's."""
     monkeypatch.setattr(fits, "cache_folder", lambda folder: folder)
     monkeypatch.setattr(fits, "make_fit_data", lambda source, folder: None)
@@ -80,8 +80,8 @@ def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, mon
     source = DatasetSource.__new__(DatasetSource)
     policies = {"knn": TrainedRouter(KNN()), "other": object()}
     prepared = PreparedPoint(GridPoint("p", asked, {}, {}), source, policies)
-    (told,) = Sweep().describe_tuning(prepared).values()
-    assert {one["grid"][0]: one["seeds"] for one in told} == counts
+    (tunings,) = Sweep().describe_tuning(prepared).values()
+    assert {one["grid"][0]: one["seeds"] for one in tunings} == counts
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ WRONG = [
 QUICK = (["record=waited"],)
 
 
-@pytest.mark.parametrize(("words", "said"), cases(WRONG, QUICK, several=True))
-def test_what_is_no_recorder_is_refused(words, said, folder):
+@pytest.mark.parametrize(("words", "error_text"), cases(WRONG, QUICK, several=True))
+def test_what_is_no_recorder_is_refused(words, error_text, folder):
     message = refused(words)
-    assert said in message and len(message.splitlines()) == 1, message
+    assert error_text in message and len(message.splitlines()) == 1, message

@@ -69,7 +69,7 @@ def replayed(made):
 
 
 @pytest.mark.slow
-def test_the_paper_s_study_is_what_the_configuration_says():
+def test_the_papers_study_is_the_configured_one():
     made = composed("experiment=wildchat")
     theirs = printed.read().filter(pl.col("dataset") == "WildChat-1M")
     assert set(theirs["policy"]) <= {*made.policy, *made.kind.schedules}
@@ -100,8 +100,8 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
 def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
     run(generated, tmp_path)
     ran = []
-    tell = loop._print_notes
-    monkeypatch.setattr(loop, "_print_notes", lambda *a: ran.append(1) or tell(*a))
+    print_notes = loop._print_notes
+    monkeypatch.setattr(loop, "_print_notes", lambda *a: ran.append(1) or print_notes(*a))
     run(generated, tmp_path)
     assert not ran
     run(generated, tmp_path, "kind.min_gap=60")
@@ -110,7 +110,7 @@ def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp
 
 
 @pytest.mark.slow
-def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
+def test_lists_are_a_grid_and_every_point_has_its_values(generated, tmp_path):
     # Where chains of one are too few a single seed runs, beside points with two.
     grid = ("kind.threshold=[0.995,1]", "kind.singles=[0.8,0.99]")
     made, points = run(generated, tmp_path, *grid)
@@ -138,9 +138,9 @@ WRONG = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "said"), WRONG)
-def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, said):
-    with pytest.raises(ValueError, match=re.escape(said)) as refusal:
+@pytest.mark.parametrize(("words", "message"), WRONG)
+def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as refusal:
         run(generated, tmp_path, *words)
     assert "\n" not in str(refusal.value) and not (tmp_path / "data").exists()
 
@@ -165,13 +165,17 @@ def played():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("whose", "beside", "judged"),
+    ("data_provenance", "beside", "judged"),
     [("paper", True, True), ("generated", True, False), ("own", False, False)],
 )
-def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose, beside, judged):
+def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(
+    played, data_provenance, beside, judged
+):
     """By the field; the name of the log says nothing, even where it is the paper's title."""
     point = played.assign_attrs(
-        source=prepare.TITLE, provenance=whose, stand_in="a log" * (whose == "generated")
+        source=prepare.TITLE,
+        provenance=data_provenance,
+        stand_in="a log" * (data_provenance == "generated"),
     )
     made = composed("experiment=wildchat")
     frame = of_paper.show(study_types.make_study_type(made, make), [point], made).tables[""].frame
@@ -186,10 +190,10 @@ def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose,
     }  # fmt: skip
     verdicts = {one.verdict for one in came.values()}
     assert (verdicts <= {"holds", "holds in part", "does not hold", "undecided"}) == judged
-    if whose == "generated":
+    if data_provenance == "generated":
         assert verdicts == {"cannot be tested here"}
         assert all("not judged, they are made up" in one.evidence for one in came.values())
-    if whose == "own":
+    if data_provenance == "own":
         assert verdicts == {"not run yet"}
 
 
@@ -286,7 +290,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_prepares_a_log_and_says_what_it_linked(
+def test_the_command_prepares_a_log_and_prints_what_it_linked(
     generated, tmp_path, monkeypatch, capsys
 ):
     words = OmegaConf.load(CONF / "prepare" / "config.yaml")
@@ -308,10 +312,10 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
         prepare_data.prepare_all([Job(config, {}, [])])
 
     build(made)
-    said = " ".join(capsys.readouterr().out.split())
+    message = " ".join(capsys.readouterr().out.split())
     assert asked == ["mine"]
-    assert "generated log: built" in said and "pairs linked" in said
-    assert "chains by length: 1: " in said and "standing in for WildChat-1M" in said
+    assert "generated log: built" in message and "pairs linked" in message
+    assert "chains by length: 1: " in message and "standing in for WildChat-1M" in message
     build(made)
     assert "already built, nothing to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match="threshold=3"):
@@ -325,13 +329,13 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
     assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())
 
 
-def test_chains_of_one_are_said_to_be_too_few_where_they_are():
+def test_too_few_chains_of_one_are_reported():
     """Beside two longer chains a share of a half asks for two chains of one."""
     for alone, lines, share in ((2, 0, 0.5), (1, 1, 0.333), (10, 0, 0.5)):
         first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])
         chains = Chains(np.arange(first[-1]), first, 4, 5, 6)
         assert len(log_replay._warn_of_singles(chains, 0.5)) == lines
         log = SimpleNamespace(name="n", proxy_note="s", provenance="p", encoder="e")
-        said = log_replay._describe_log(log, chains, SimpleNamespace(load=1.2345), 0.5)
-        told = [said[key] for key in log_replay.CHAIN_ATTRIBUTES]
-        assert told == [2, 5, share, 1.234]
+        message = log_replay._describe_log(log, chains, SimpleNamespace(load=1.2345), 0.5)
+        printed_values = [message[key] for key in log_replay.CHAIN_ATTRIBUTES]
+        assert printed_values == [2, 5, share, 1.234]

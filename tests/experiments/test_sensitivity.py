@@ -54,17 +54,17 @@ def test_the_preset_takes_the_papers_samples_where_it_names_none():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"lambda0": [0]}, "kind.lambda0=0 must be a number above 0"),
         ({"M": [1.5]}, "kind.M=1.5 must be a whole number of at least 1"),
         ({"c1": [-1]}, "kind.c1=-1 must be a number of at least 0"),
     ],
 )
-def test_wrong_values_are_refused_in_a_sentence(wrong, said):
+def test_wrong_values_are_refused_in_a_sentence(wrong, message):
     with pytest.raises(ValueError) as caught:
         Sensitivity(**wrong).values(PRESET)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def planted(settings, gaps, seeds=6, preset=PRESET):

@@ -60,10 +60,10 @@ OF_KINDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"), cases(OF_KINDS, [words for words, _ in OF_KINDS[:2]], several=True)
+    ("words", "message"), cases(OF_KINDS, [words for words, _ in OF_KINDS[:2]], several=True)
 )
-def test_a_wrong_word_of_a_kind_of_study_is_refused(words, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_word_of_a_kind_of_study_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
         study_types.prepare_points(composed(*words, "horizon=40"), make)
 
 

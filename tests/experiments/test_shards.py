@@ -128,7 +128,7 @@ def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabri
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["horizon=6", "policy.acqb.c1=0.7"])
-def test_what_was_computed_otherwise_is_kept_and_not_taken(tmp_path, fabricating, change):
+def test_results_of_another_configuration_stay_and_are_not_used(tmp_path, fabricating, change):
     """Changed and changed back: what is read is what was asked, and nothing runs twice."""
     run(ready_of(policy="acqb"), tmp_path)
     fabricating.clear()
@@ -184,7 +184,7 @@ def test_a_list_of_rates_is_stored_as_a_sweep_over_them(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_computes_anew(tmp_path, fabricating):
+def test_a_run_lists_what_it_computes_again(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     assert loop.describe_replaced(left_of(ready_of(), tmp_path), ResultIndex(tmp_path)) == []
     left = left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
@@ -205,8 +205,8 @@ def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating)
     assert old.exists() and "3 points in 1 files; newer runs have replaced all of 0" in done.stdout
     assert "newest    K=1: random; rate 0.4; seeds 0 to 1" in done.stdout
     run(ready_of("record_every=2"), folder)
-    said = called("stored", folder).stdout
-    assert said.count("outdated  K=1: random; rate 0.3") == 1 and old.exists()
+    message = called("stored", folder).stdout
+    assert message.count("outdated  K=1: random; rate 0.3") == 1 and old.exists()
     assert f"dropped {old}" in called("stored", folder, "--drop", "outdated").stdout
     assert not old.exists() and len(results.load_points(folder)) == 1
     assert "nothing is stored in" in called("stored", tmp_path / "none").stderr
@@ -230,7 +230,7 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
     (file,) = tmp_path.glob("*.nc")
-    # A byte is seen when it is read, and nothing but the piece is lost.
+    # A byte is seen when it is read, and only that part is lost.
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -321,7 +321,7 @@ def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatch):
+def test_a_full_disk_is_reported_and_loses_nothing(tmp_path, fabricating, monkeypatch):
     run(ready_of(rates=(0.3,)), tmp_path)
 
     def full(*_, **__):
@@ -330,24 +330,24 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatc
     monkeypatch.setattr(files, "write_atomic", full)
     with pytest.raises(
         ValueError, match=r"cannot be written \(No space left.*: free some space"
-    ) as told:
+    ) as error:
         run(ready_of(), tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     monkeypatch.undo()
     assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3]
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+def test_an_unwritable_folder_is_reported_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
-    said = refused([f"results_dir={tmp_path}/file", *WORDS])
-    assert "results_dir: " in said and "cannot be written (Not a directory)" in said
+    message = refused([f"results_dir={tmp_path}/file", *WORDS])
+    assert "results_dir: " in message and "cannot be written (Not a directory)" in message
     for name in ("tables", "figures"):
         folder = tmp_path / f"no_{name}"
         folder.mkdir()
         (folder / name).write_text("")
-        said = refused([f"results_dir={folder}", *WORDS])
-        assert said.startswith(f"error: results_dir: {folder / name} cannot be written")
+        message = refused([f"results_dir={folder}", *WORDS])
+        assert message.startswith(f"error: results_dir: {folder / name} cannot be written")
         assert not list(folder.rglob("*.nc"))
 
 
@@ -361,7 +361,7 @@ def test_shards_hold_as_many_runs_as_they_may(tmp_path):
 
 
 @pytest.mark.slow
-def test_rounds_that_are_not_asked_for_are_not_kept_in_memory(tmp_path, fabricating):
+def test_unrequested_rounds_are_not_held_in_memory(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     whole, some = results.load(tmp_path), results.load(tmp_path, rounds=[5, 12])
     assert some["round"].values.tolist() == [5, 12]

@@ -96,8 +96,8 @@ def test_the_line_is_the_share_that_is_there_for_longer():
     made = point()
     share = users.compute_tail(made).sel(policy="acqb").isel(arrival_rate=0, seed=2)
     waits = made.waits.sel(policy="acqb").isel(arrival_rate=0, seed=2).values
-    for rounds, told in zip(share["time_bin"].values, share.values, strict=True):
-        assert told == pytest.approx(np.mean(waits > rounds), abs=1e-9), rounds
+    for rounds, height in zip(share["time_bin"].values, share.values, strict=True):
+        assert height == pytest.approx(np.mean(waits > rounds), abs=1e-9), rounds
     (panel,) = draw_times([made]).axes
     color = find_style("acqb").color.lower()
     (line,) = [one for one in panel.get_lines() if to_hex(one.get_color()) == color][:1]
@@ -126,9 +126,11 @@ def test_a_figure_is_drawn_where_what_it_needs_was_recorded():
 
 @pytest.mark.slow
 def test_titles_stay_within_their_panels():
-    said = {"users": "orbit (return_rate 0.2) and impatient (attempts 100)"}
+    point_attributes = {"users": "orbit (return_rate 0.2) and impatient (attempts 100)"}
     swept = [
-        point(**{**said, "users.impatient.attempts": n, "users.orbit.return_rate": 0.125})
+        point(
+            **{**point_attributes, "users.impatient.attempts": n, "users.orbit.return_rate": 0.125}
+        )
         for n in (1, 10, 100)
     ]
     for draw in (draw_cost_quality, draw_times):

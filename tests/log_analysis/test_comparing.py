@@ -38,7 +38,7 @@ def make_comparison(queue, expected=None, numbers=None, unsupported=0.0, seeds=4
     )  # fmt: skip
 
 
-def test_what_data_leave_open_is_told_from_what_seeds_do():
+def test_uncertainty_of_data_is_separated_from_that_of_seeds():
     draw = np.random.default_rng(1)
     expected = 0.6 + 0.03 * draw.standard_normal((2, 200))
     shown = make_comparison([2.0, 3.0], expected)
@@ -98,12 +98,12 @@ def test_parity_of_times_and_hours(key, value, what):
         ([2.0, 1.0, 3.0], 0.3, "This log cannot tell: x has the shortest queue, but 30%"),
     ],
 )
-def test_the_best_policy_is_named_where_the_log_tells_it(queue, unsupported, start):
+def test_the_best_policy_is_named_where_the_log_determines_it(queue, unsupported, start):
     shown = make_comparison(queue, unsupported=unsupported)
     assert compare.recommend(compare.tabulate(shown), shown).startswith(start)
 
 
-def test_a_log_that_cannot_tell_says_which_log_would():
+def test_a_log_that_is_too_small_gets_the_size_that_suffices():
     expected = 0.6 + 0.1 * np.random.default_rng(1).standard_normal((3, 200))
     shown = make_comparison([2.0, 2.05, 2.3], np.clip(expected, 0.3, 0.9))
     text = compare.recommend(compare.tabulate(shown), shown)

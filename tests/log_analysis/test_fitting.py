@@ -106,7 +106,7 @@ def test_departures_are_corrected_to_the_doubly_robust_estimate():
     assert not np.any(departures.estimate_bias(noise))
 
 
-def test_equal_requests_of_a_user_tell_no_more_than_one_of_them():
+def test_equal_requests_of_a_user_count_once():
     draw, copies = np.random.default_rng(0), 4
     model, departs = (np.repeat(draw.integers(2, size=60), copies) for _ in range(2))
     users, text = np.repeat(np.arange(60), copies), np.zeros(60 * copies, int)

@@ -156,9 +156,9 @@ OUTCOMES = (  # as a log has them, and whether they count as satisfied
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "known"), OUTCOMES)
-def test_an_outcome_is_satisfied_or_not(given, known, tmp_path):
-    some = [one | {"rating": value} for one, value in zip(rows(5), given, strict=True)]
+@pytest.mark.parametrize(("ratings", "known"), OUTCOMES)
+def test_an_outcome_is_satisfied_or_not(ratings, known, tmp_path):
+    some = [one | {"rating": value} for one, value in zip(rows(5), ratings, strict=True)]
     log = requests.read_log(write(tmp_path, some), models={"large": "small"})
     assert log.frame["outcome"].to_list() == known and log.models == ("small",)
 
@@ -200,7 +200,9 @@ def test_nothing_of_prompts_or_users_is_held(tmp_path):
     assert "user 3" not in str(log) and "What is" not in str(log)
 
 
-def test_describe_says_what_is_missing_and_why_retries_are_not_found(tmp_path, monkeypatch, capsys):
+def test_describe_reports_what_is_missing_and_why_retries_are_not_found(
+    tmp_path, monkeypatch, capsys
+):
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["cqbjax", "log", "describe", *words])
         console.main()

@@ -77,7 +77,7 @@ def test_a_last_response_without_a_time_has_the_rows(tmp_path):
     assert (made.identical, made.early) == (0, 1)
 
 
-def test_a_user_is_told_by_the_rows_address_before_that_of_the_first_turn(tmp_path):
+def test_a_user_is_identified_by_the_rows_address_before_the_first_turns(tmp_path):
     """Where the row has none, that of the first turn counts."""
     rows = []
     for i, (ip, one) in enumerate((("a1", "a2"), ("a1", "a3"), ("a1", None), (None, "a1"))):
@@ -88,7 +88,7 @@ def test_a_user_is_told_by_the_rows_address_before_that_of_the_first_turn(tmp_pa
     assert counts.users == 2 and log["user"].to_list() == [0, 0, 0, 0, 1]
 
 
-def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
+def test_every_row_is_read_or_counted_with_the_reason(tmp_path):
     rows = [
         row(),
         row(model="gpt-3.5-turbo"),
@@ -149,7 +149,7 @@ def test_a_log_of_which_rows_stand_twice_has_the_chains_of_the_log_without_them(
 
 
 @pytest.mark.parametrize("late", [1e6, -1.69e9])
-def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
+def test_a_clock_that_jumps_is_reported_with_the_first_row(late, tmp_path):
     times = [60.0 * i + late * (i >= 15) for i in range(30)]
     for jumps, rows in ((0, range(15)), (1, range(30))):
         folder = tmp_path / str(jumps)
@@ -165,7 +165,7 @@ def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
     assert f"before row {after} of train-0.parquet" in message[0]
 
 
-def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
+def test_text_that_is_not_utf8_stays_distinct(tmp_path):
     rows = [row(), row(prompt="broken X"), row(prompt="broken Y"), row(9, prompt="broken X")]
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, rows)
@@ -331,7 +331,7 @@ def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, mon
     assert prepare.load_log(tmp_path).encoder == prepare.ENCODER
 
 
-def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch):
+def test_a_missing_encoder_is_reported_before_anything_is_read(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row()])
     monkeypatch.setattr(conversations, "read_log", lambda *_: pytest.fail("it was read"))
@@ -348,14 +348,14 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
         prepare.prepare(tmp_path, file, encoder="none", progress=False)
 
 
-def test_a_refused_log_leaves_nothing_behind(tmp_path):
+def test_a_refused_log_leaves_no_files(tmp_path):
     file = tmp_path / "train-0.parquet"
     gone = {"timestamp": None}
     generated_log.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))])
     with pytest.raises(LogError, match="can be used"):
         prepare.prepare(tmp_path / "data", file, encoder="none", progress=False)
     assert not (tmp_path / "data").exists()
-    # Mended, it is read: no checksum of what was refused is left.
+    # Corrected, it is read: no checksum of what was refused is left.
     generated_log.write_shard(file, [row(), row(at=60)])
     assert prepare.prepare(tmp_path / "data", file, encoder="none", progress=False).built
 

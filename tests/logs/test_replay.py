@@ -161,7 +161,7 @@ def test_ties_are_broken_uniformly():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("capacity", "expected"), [(5, 0), (4, 3), (3, 2), (1, 1)])
-def test_a_queue_without_a_free_place_says_in_which_round(capacity, expected):
+def test_an_overflow_names_its_round(capacity, expected):
     made = traced(RankedSchedule(), source([4] * 5, [1, 1, 2, 2, 3]), capacity=capacity)
     assert made.overflow == expected
 
@@ -221,7 +221,7 @@ def test_what_is_not_defined_for_a_replay_is_refused(generated):
         Acqb(estimator="newton_cg").check(made.problem(1, ROUNDS))
 
 
-def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
+def test_runs_of_a_log_are_determined_by_their_seeds(generated):
     log = prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
     made = make_replay(log, chains, [4, 7], 0.7, 120, 0.8)

@@ -63,7 +63,7 @@ def pytest_runtestloop() -> Any:
 
 def pytest_sessionfinish(exitstatus: int) -> None:
     """Write what was executed, unless a test failed."""
-    told = {"lines": {file: sorted(lines) for file, lines in LINES.items()}}
-    told["seconds"] = time.process_time()
+    executed = {"lines": {file: sorted(lines) for file, lines in LINES.items()}}
+    executed["seconds"] = time.process_time()
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        pathlib.Path(os.environ["EXECUTED"]).write_text(json.dumps(told))
+        pathlib.Path(os.environ["EXECUTED"]).write_text(json.dumps(executed))

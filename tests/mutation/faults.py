@@ -13,13 +13,17 @@ from cosmic_ray.mutating import mutate_code
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # What replaces what: numbers divided by bits and the like would be seen by any test that runs.
-ALIKE = ("Add Sub Mul Div FloorDiv Mod Pow", "BitAnd BitOr BitXor", "LShift RShift")
+INTERCHANGEABLE = ("Add Sub Mul Div FloorDiv Mod Pow", "BitAnd BitOr BitXor", "LShift RShift")
 
 
 def modules(names: Iterable[str]) -> list[pathlib.Path]:
-    """Return every module of some rooms."""
-    rooms = (REPOSITORY / "cqbjax" / room for room in names)
-    return [path.relative_to(REPOSITORY) for room in rooms for path in sorted(room.rglob("*.py"))]
+    """Return every module of some packages."""
+    packages = (REPOSITORY / "cqbjax" / package for package in names)
+    return [
+        path.relative_to(REPOSITORY)
+        for package in packages
+        for path in sorted(package.rglob("*.py"))
+    ]
 
 
 def of(path: pathlib.Path) -> list[list[dict]]:
@@ -46,7 +50,7 @@ def sensible(operator_name: str) -> bool:
     kind, _, words = operator_name.removeprefix("core/").partition("_")
     one, _, other = words.partition("_")
     if kind == "ReplaceBinaryOperator":
-        return any({one, other} <= set(alike.split()) for alike in ALIKE)
+        return any({one, other} <= set(equal.split()) for equal in INTERCHANGEABLE)
     if kind == "ReplaceUnaryOperator":
         return one == "Delete"
     return kind != "NoOp"
@@ -66,8 +70,8 @@ def annotated(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 def address(lines: list[str], line: int, column: int) -> str:
     """Return what a place is known by, whatever is written elsewhere in its module."""
     own = lines[line - 1].strip()
-    alike = sum(one.strip() == own for one in lines[: line - 1])
-    return f"{own}, {alike}, {column - lines[line - 1].index(own)}"
+    equal = sum(one.strip() == own for one in lines[: line - 1])
+    return f"{own}, {equal}, {column - lines[line - 1].index(own)}"
 
 
 def draw(places: list[list[dict]], number: int, seed: int) -> list[dict]:
@@ -77,8 +81,8 @@ def draw(places: list[list[dict]], number: int, seed: int) -> list[dict]:
     """
 
     def chance(place: list[dict]) -> int:
-        said = f"{seed}: {place[0]['file']}: {place[0]['address']}"
-        return int(hashlib.sha256(said.encode()).hexdigest(), 16)
+        seed_text = f"{seed}: {place[0]['file']}: {place[0]['address']}"
+        return int(hashlib.sha256(seed_text.encode()).hexdigest(), 16)
 
     drawn: dict[str, dict] = {}
     for place in sorted(places, key=chance):

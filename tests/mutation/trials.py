@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from mutation.faults import REPOSITORY, planted
 
-# The rooms that faults are planted in, and the folders whose tests shall see them.
+# The packages that faults are planted in, and the folders whose tests shall see them.
 CHOSEN = {
     "core": "core testing engine estimation policies sources dynamics logs",
     "estimation": "estimation testing core policies",
@@ -77,7 +77,7 @@ class Trials(NamedTuple):
             return "timeout"
         if done.code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return "survived"
-        seen = [line for line in done.said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        seen = [line for line in done.output.splitlines() if line.startswith(("FAILED", "ERROR"))]
         if done.code == pytest.ExitCode.TESTS_FAILED and seen:
             return seen[0].split(" ", 1)[1].partition(" - ")[0]
         return "not imported"
@@ -133,21 +133,21 @@ def files_of(module: str) -> list[str]:
 
 def executed(copy: pathlib.Path, tiers: list[str], modules: set[str]) -> dict[str, dict[str, Any]]:
     """Return the lines that each file of tests executes, traced where they are not known."""
-    kept = json.loads(EXECUTED.read_text()) if EXECUTED.exists() else {}
+    stored = json.loads(EXECUTED.read_text()) if EXECUTED.exists() else {}
     files = sorted({file for module in modules for file in files_of(module)})
     are = {module: _digest(REPOSITORY / module) for module in modules}
-    told: collections.defaultdict[str, dict[str, Any]] = collections.defaultdict(dict)
+    reported: collections.defaultdict[str, dict[str, Any]] = collections.defaultdict(dict)
     for tier in tiers:
         for file in files:
             key = f"{tier} {file} {_digest(REPOSITORY / file)}"
-            were = kept.get(key, {"of": None})["of"]
+            were = stored.get(key, {"of": None})["of"]
             if were is None or any(were.get(module, now) != now for module, now in are.items()):
                 print(f"which lines {file} executes, {tier}", flush=True)
-                kept[key] = _traced(copy, file, tier)
+                stored[key] = _traced(copy, file, tier)
                 EXECUTED.parent.mkdir(parents=True, exist_ok=True)
-                EXECUTED.write_text(json.dumps(kept))
-            told[tier][file] = kept[key]
-    return told
+                EXECUTED.write_text(json.dumps(stored))
+            reported[tier][file] = stored[key]
+    return reported
 
 
 def _traced(copy: pathlib.Path, file: str, tier: str) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def _traced(copy: pathlib.Path, file: str, tier: str) -> dict[str, Any]:
     done = test(copy, words, None, EXECUTED=str(to))
     if not to.exists():
         raise SystemExit(f"error: {file} fails without a fault:\n{done.said}")
-    told = json.loads(to.read_text())
-    return told | {"of": {module: _digest(copy / module) for module in told["lines"]}}
+    reported = json.loads(to.read_text())
+    return reported | {"of": {module: _digest(copy / module) for module in reported["lines"]}}
 
 
 def _digest(path: pathlib.Path) -> str:
@@ -169,13 +169,13 @@ class Done(NamedTuple):
     """What became of a session of pytest: its exit code, None if it took too long; what it said."""
 
     code: int | None
-    said: str
+    output: str
 
 
-def test(copy: pathlib.Path, words: list[str], timeout: float | None, **told: str) -> Done:
+def test(copy: pathlib.Path, words: list[str], timeout: float | None, **reported: str) -> Done:
     """Run pytest in a copy, in one process, forked from one that has imported what is heavy."""
     log = copy.parent / f"{copy.name}.log"
-    process = FORKED.Process(target=_session, args=(copy, words, told, log))
+    process = FORKED.Process(target=_session, args=(copy, words, reported, log))
     process.start()
     process.join(timeout)
     code = process.exitcode
@@ -185,11 +185,13 @@ def test(copy: pathlib.Path, words: list[str], timeout: float | None, **told: st
     return Done(code, log.read_text() if log.exists() else "")
 
 
-def _session(copy: pathlib.Path, words: list[str], told: dict[str, str], log: pathlib.Path) -> None:
+def _session(
+    copy: pathlib.Path, words: list[str], reported: dict[str, str], log: pathlib.Path
+) -> None:
     """Be a session of pytest in a copy."""
     os.chdir(copy)
     sys.path[:0] = [str(copy), str(copy / "tests")]
-    os.environ.update(told, PYTHONPATH=os.pathsep.join(sys.path[:2]))
+    os.environ.update(reported, PYTHONPATH=os.pathsep.join(sys.path[:2]))
     own = ["-n", "0", "-p", "no:cacheprovider", *words]
     with log.open("w") as to, contextlib.redirect_stdout(to), contextlib.redirect_stderr(to):
         os.dup2(to.fileno(), 1)

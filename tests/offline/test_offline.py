@@ -74,24 +74,24 @@ def embed(prompts: tuple[str, ...]) -> np.ndarray:
     return np.stack([np.cos(angle), np.sin(angle), np.ones(len(angle))], axis=1) / 2 + noise
 
 
-def sweep(policies, world: PromptPool, seeds=SEEDS, **changed):
+def sweep(policies, prompt_pool: PromptPool, seeds=SEEDS, **changed):
     arguments = {"arrival_rate": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
-    return cqbjax.sweep(policies, world, seeds=seeds, **arguments)
+    return cqbjax.sweep(policies, prompt_pool, seeds=seeds, **arguments)
 
 
-def pools(world: PromptPool, seeds=SEEDS) -> list[np.ndarray]:
-    return [np.asarray(world.pool(rng.run_key(seed))) for seed in seeds]
+def pools(prompt_pool: PromptPool, seeds=SEEDS) -> list[np.ndarray]:
+    return [np.asarray(prompt_pool.pool(rng.run_key(seed))) for seed in seeds]
 
 
 @pytest.mark.slow
 def test_each_seed_meets_its_own_policy(dataset):
-    world = dataset.queries
+    prompt_pool = dataset.queries
     answers = [
-        RouterPolicy(scores=np.asarray(world.utilities)[pool], by="row", schedule="joint")
-        for pool in pools(world)
+        RouterPolicy(scores=np.asarray(prompt_pool.utilities)[pool], by="row", schedule="joint")
+        for pool in pools(prompt_pool)
     ]
     policies = {"right": PerSeed(answers), "wrong": PerSeed(answers[1:] + answers[:1])}
-    data = sweep(policies, world)
+    data = sweep(policies, prompt_pool)
     # Whoever routes by the true utilities is the optimal policy; another seed's answers are not.
     assert (data.regret.sel(policy="right") == 0).all()
     np.testing.assert_array_equal(data.queue_length.sel(policy="right"), data.optimal_queue_length)
@@ -100,13 +100,13 @@ def test_each_seed_meets_its_own_policy(dataset):
 
 @pytest.mark.slow
 def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
-    world = dataset.queries
-    scores = np.random.default_rng(0).normal(size=world.utilities.shape)
+    prompt_pool = dataset.queries
+    scores = np.random.default_rng(0).normal(size=prompt_pool.utilities.shape)
     policies = {"prompt": RouterPolicy(scores=jnp.asarray(scores))}
     policies["row"] = PerSeed(
-        [RouterPolicy(scores=scores[pool], by="row") for pool in pools(world)]
+        [RouterPolicy(scores=scores[pool], by="row") for pool in pools(prompt_pool)]
     )
-    data = sweep(policies, world, K=2)
+    data = sweep(policies, prompt_pool, K=2)
     for field in ("queue_length", "regret", "departures"):
         values = data[field]
         np.testing.assert_array_equal(values.sel(policy="prompt"), values.sel(policy="row"))
@@ -114,10 +114,13 @@ def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
 
 @pytest.mark.slow
 def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
-    world, base = dataset.queries, Acqb(alpha_scale=0.5)
+    prompt_pool, base = dataset.queries, Acqb(alpha_scale=0.5)
     identity = ContrastiveConfig(hidden=6, outputs=3, init="mirror", normalise="none")
     head = projection.init_head(rng.run_key(0), 3, identity)
-    contexts = [projection.project(head, world.contexts[pool], identity) for pool in pools(world)]
+    contexts = [
+        projection.project(head, prompt_pool.contexts[pool], identity)
+        for pool in pools(prompt_pool)
+    ]
     turned = [table[:, ::-1] * 2 for table in contexts]
     data = sweep(
         {
@@ -135,7 +138,7 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
                 ]
             ),
         },
-        world,
+        prompt_pool,
     )
     for field in ("queue_length", "regret", "departures", "explored"):
         values = data[field]
@@ -145,28 +148,28 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
 
 @pytest.mark.slow
 def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset):
-    world, base = dataset.queries, Acqb(alpha_scale=0.5)
+    prompt_pool, base = dataset.queries, Acqb(alpha_scale=0.5)
     # Half of a unit context's squared norm is the constant's.
-    longer = jnp.pad(world.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
+    longer = jnp.pad(prompt_pool.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
     data = sweep(
         {
             "constant": ContextWrapper(policy=base, view=Intercept(share=0.5)),
             "table": PerSeed(
                 [
                     ContextWrapper(policy=base, view=ReplacedContexts(contexts=longer[pool]))
-                    for pool in pools(world)
+                    for pool in pools(prompt_pool)
                 ]
             ),
             "less": ContextWrapper(policy=base, view=Intercept(share=0.1)),
         },
-        world,
+        prompt_pool,
     )
     for field in ("queue_length", "regret", "departures", "explored"):
         values = data[field]
         np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
     assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
     with pytest.raises(ValueError, match=r"share=1.5 must be a number in \[0, 1\]"):
-        sweep({"p": ContextWrapper(policy=base, view=Intercept(share=1.5))}, world)
+        sweep({"p": ContextWrapper(policy=base, view=Intercept(share=1.5))}, prompt_pool)
 
 
 @pytest.mark.slow
@@ -259,8 +262,8 @@ def test_a_fit_is_not_reused_where_what_it_learns_from_differs(dataset, tmp_path
             data = fits.make_fit_data(one, tmp_path)
             (fitted,) = fits.predict_utilities({5: router}, data).values()
             parts = one.split(5)
-            anew = router.fit(data.offline(parts.offline), rho=data.rho, seed=5)
-            known = anew.predict(one.embeddings[parts.pool])
+            refitted = router.fit(data.offline(parts.offline), rho=data.rho, seed=5)
+            known = refitted.predict(one.embeddings[parts.pool])
             np.testing.assert_allclose(fitted, known, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
@@ -320,7 +323,7 @@ def learnt(label: str, dataset: DatasetSource, folder: Path) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("label", LEARNT)
 def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_path):
-    """The pool's scores, and all that a size or a twin leaves out, may be anything."""
+    """The pool's scores, and all that a size or a duplicate leaves out, may be anything."""
     dataset = dataclasses.replace(dataset, offline_size=30)
     offline_rows = dataset.split(5).offline
     others = np.setdiff1d(np.arange(dataset.table.num_prompts), offline_rows)
@@ -415,7 +418,7 @@ train_policies(policies, source, [5], folder / "fits", None)
 
 
 @pytest.mark.slow
-def test_kept_fits_are_read_without_the_libraries_that_made_them(dataset, tmp_path):
+def test_stored_fits_are_read_without_the_libraries_that_made_them(dataset, tmp_path):
     exec(FITTED, {"folder": tmp_path})
     code = (
         f"import pathlib, sys\nfolder = pathlib.Path({str(tmp_path)!r})\n{FITTED}"
@@ -435,20 +438,20 @@ def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_pa
     digests = {dataset.digest}
     for field in ("performance", "cost", "contexts"):
         table, cost = dataset.table, dataset.cost
-        world = dataset.queries
+        prompt_pool = dataset.queries
         if field == "performance":
             table = dataclasses.replace(table, performance=table.performance / 2)
         elif field == "cost":
             cost = cost / 2
         else:
-            world = dataclasses.replace(world, contexts=world.contexts / 2)
-        other = dataclasses.replace(dataset, table=table, cost=cost, queries=world)
+            prompt_pool = dataclasses.replace(prompt_pool, contexts=prompt_pool.contexts / 2)
+        other = dataclasses.replace(dataset, table=table, cost=cost, queries=prompt_pool)
         digests.add(other.digest)
     assert len(digests) == 4
 
 
 @pytest.mark.slow
-def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
+def test_a_trained_head_is_stored_and_loaded_bit_for_bit(dataset, tmp_path, monkeypatch):
     fresh, real = [], projection.fit_heads
     monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
     made = train_policies(
@@ -508,7 +511,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
     prompts[parts.offline[0]] = prompts[parts.pool[3]]
     table = dataclasses.replace(dataset.table, prompts=tuple(prompts))
     leaking = dataclasses.replace(dataset, table=table)
-    assert parts.offline[0] not in leaking.split(5).offline, "the twin is left out"
+    assert parts.offline[0] not in leaking.split(5).offline, "the duplicate is left out"
     monkeypatch.setattr(source, "drop_pool_texts", lambda parts, prompts: parts)
     leaking = dataclasses.replace(leaking)  # which remembers no split
     with pytest.raises(ValueError, match="has the same text as pool row"):
@@ -516,11 +519,13 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_pool_that_a_router_is_kept_from_is_the_one_of_the_run(dataset):
+def test_the_pool_excluded_from_a_routers_fit_is_that_of_the_run(dataset):
     for seed in SEEDS:
         parts = dataclasses.replace(dataset, offline_size=20).split(seed)
-        world = dataset.queries.draw_workload(rng.run_key(seed), 0.5, dataset.queries.problem(1, 4))
-        np.testing.assert_array_equal(parts.pool, world.prompts)
+        prompt_pool = dataset.queries.draw_workload(
+            rng.run_key(seed), 0.5, dataset.queries.problem(1, 4)
+        )
+        np.testing.assert_array_equal(parts.pool, prompt_pool.prompts)
         assert len(parts.offline) == 20 and not set(parts.offline) & set(parts.pool)
 
 
@@ -559,12 +564,12 @@ def test_rates_by_rule_lie_under_between_and_above(served, rates):
 @pytest.mark.slow
 def test_a_served_rate_is_what_a_long_run_serves():
     u = np.array([[0.9, 0.3], [0.2, 0.4], [0.6, 0.5]])
-    world = PromptPool(
+    prompt_pool = PromptPool(
         contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3
     )
     fixed = RouterPolicy(scores=jnp.asarray([[1.0, 0.0]] * 3))
     data = sweep(
-        {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, range(40),
+        {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, prompt_pool, range(40),
         arrival_rate=[0.95], horizon=500, capacity=500, chunk=40,
     )  # fmt: skip
     per_round = data.departures.isel(round=-1, arrival_rate=0).mean("seed") / 500
@@ -585,7 +590,7 @@ class Printed:
 
 
 @pytest.mark.slow
-def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path):
+def test_an_experiment_on_generated_files_is_labelled_everywhere(tmp_path):
     name = "sprout"
     dataset_files.write(name, tmp_path / "files", 60)
     # Embeddings of the user's own, in 16 dimensions.
@@ -638,7 +643,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
 
 
 @pytest.mark.slow
-def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
+def test_the_manifest_has_the_tuned_values_of_routers(dataset, tmp_path):
     config = Config(tuning_seed=7, cache_dir=str(tmp_path / "fits"), first_seed=5, num_seeds=12)
     policies = {"knn": TrainedRouter(KNN(grid=(3, 4))), "acqb": Acqb()}
     prepared = grid.PreparedPoint(grid.GridPoint("K=1", config, {}, {}), dataset, policies)

@@ -65,7 +65,7 @@ def test_logs_of_no_weight_leave_v_0_as_it_was():
     np.testing.assert_allclose(prior.contexts, pool, rtol=1e-9)
 
 
-def world(pool):
+def pool_of(pool):
     """Return a routing source on these contexts, every prompt in every run's pool."""
     draw = np.random.default_rng(8)
     return scenarios.routing(pool @ draw.normal(size=(pool.shape[1], 3)) + 0.3, pool)
@@ -76,7 +76,7 @@ def world(pool):
 def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(size, x64):
     """In the original coordinates: sum of losses + 1/2 (theta - theta_0)' V_0 (theta - theta_0)."""
     offline, departure, contexts = logs(rows=12)
-    source = world(contexts)
+    source = pool_of(contexts)
     problem = source.problem(size, 60)
     key = rng.run_key(3)
     pool = np.asarray(source.pool(key))
@@ -122,7 +122,7 @@ def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(si
 @pytest.mark.slow
 def test_thompson_samples_begin_at_the_prior():
     offline, departure, contexts = logs(rows=6)
-    source = world(contexts)
+    source = pool_of(contexts)
     problem = source.problem(1, 8)
     prior = priors.fit_prior(offline, departure, contexts, WEIGHT, RIDGE, LAMBDA0)
     shown = jnp.asarray(prior.contexts)
@@ -167,7 +167,7 @@ def test_the_estimate_stays_within_two_percent_of_alpha_with_a_prior(shared_data
 
 
 def test_bad_settings_of_a_warm_start_are_refused_in_a_sentence():
-    problem = world(logs()[2]).problem(1, 8)
+    problem = pool_of(logs()[2]).problem(1, 8)
     for changed, calls in (
         ({"weight": -1.0}, r"weight=-1 must be a number in \[0, inf\)"),
         ({"ridge": 0.0}, r"ridge=0 must be a number in \(0, inf\)"),
@@ -181,7 +181,7 @@ def test_bad_settings_of_a_warm_start_are_refused_in_a_sentence():
 
 
 def test_a_posterior_needs_log_odds():
-    problem = world(logs()[2]).problem(1, 8)
+    problem = pool_of(logs()[2]).problem(1, 8)
     for retry in ("posterior", "recall"):
         TrainedRouter(Logistic(), retry=retry).check(problem)
         with pytest.raises(ValueError, match=f"retry={retry} needs a router that predicts the log"):

@@ -42,8 +42,8 @@ def explores(monkeypatch):
     monkeypatch.setattr(Acqb, "optimistic", lambda self, draws, state, seen: jnp.asarray(best))
 
     def made(policy, arrived=True, t=ROUND, windowed=False):
-        told = decided(as_arrays(policy), np.bool_(arrived), np.int32(t), windowed)
-        explored, slot, servers = map(np.asarray, told)
+        decision = decided(as_arrays(policy), np.bool_(arrived), np.int32(t), windowed)
+        explored, slot, servers = map(np.asarray, decision)
         assert (int(slot), servers.tolist()) == ((1, [1, 3]) if explored else (0, [3, 4]))
         return bool(explored)
 

@@ -43,7 +43,7 @@ def test_forced_exploration_around_acqb_is_that_of_acqb(exploration):
 
 
 @dataclasses.dataclass(frozen=True)
-class Hears:
+class LastFeedback:
     """A policy whose state is the feedback that it was given last."""
 
     def update(self, state, observation, action, feedback):
@@ -53,10 +53,13 @@ class Hears:
 @pytest.mark.parametrize("explored", [True, False])
 @pytest.mark.parametrize("valid", [True, False])
 def test_a_policy_learns_also_from_rounds_that_are_forced_to_explore(explored, valid):
-    policy, state = policies.ForcedExploration(policy=Hears()), ForcedState(None, jnp.int32(0))
+    policy, state = (
+        policies.ForcedExploration(policy=LastFeedback()),
+        ForcedState(None, jnp.int32(0)),
+    )
     action = Action(jnp.int32(1), jnp.asarray([2]), jnp.bool_(explored))
-    told = Feedback(jnp.int32(1), jnp.bool_(valid))
-    after = policy.update(state, observe(None), action, told)
+    new_feedback = Feedback(jnp.int32(1), jnp.bool_(valid))
+    after = policy.update(state, observe(None), action, new_feedback)
     assert (int(after.within.choice), bool(after.within.valid)) == (1, valid)
     assert int(after.turn) == (explored and valid)
 
@@ -99,7 +102,7 @@ def test_a_fallback_offers_first_what_was_offered_least(label):
 
 
 @pytest.mark.parametrize("label", LEARNERS)
-def test_joint_serves_the_query_whose_next_llm_is_best(label):
+def test_joint_serves_the_query_with_the_best_next_llm(label):
     policy = dataclasses.replace(LEARNERS[label], schedule="joint", retry="fallback")
     # The best LLM was offered to all but the last query; for LinTS it suits the second one best.
     counts = COUNTS.at[0].set(jnp.asarray([0, 1, 1]))

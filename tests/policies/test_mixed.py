@@ -86,11 +86,11 @@ def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
     e = np.exp(UTILITIES)
     both = e[2] + e[0]
     np.testing.assert_allclose(lost, both / (1 + both) - e[2] / (1 + e[2]), rtol=1e-5)
-    told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0, 1.0, 1.0]]))
+    prices = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0, 1.0, 1.0]]))
     round_ = SimpleNamespace(
         action=one, prices=None, valid=jnp.bool_(True),
         before=SimpleNamespace(row=jnp.zeros(9, int)),
-        workload=SimpleNamespace(answer_costs=told),
+        workload=SimpleNamespace(answer_costs=prices),
     )  # fmt: skip
     assert float(answers.attempt_cost(round_)) == 100.0
     shares = TrafficShare().update(jnp.zeros(5, jnp.int32), round_)
@@ -104,10 +104,10 @@ def test_of_several_places_traffic_and_price_are_of_who_was_shown():
     for valid, known in (([True, True], [1, 1, 1]), ([True, False], [0, 0, 1])):
         round_ = SimpleNamespace(action=made, valid=jnp.asarray(valid))
         assert TrafficShare().update(jnp.zeros(3, jnp.int32), round_).tolist() == known
-    told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]]))
+    prices = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]]))
     round_ = SimpleNamespace(
         action=made, prices=jnp.asarray([1.0, 3.0, 1.0]),
-        before=SimpleNamespace(row=jnp.arange(2)), workload=SimpleNamespace(answer_costs=told),
+        before=SimpleNamespace(row=jnp.arange(2)), workload=SimpleNamespace(answer_costs=prices),
     )  # fmt: skip
     assert answers.attempt_cost(round_).tolist() == [100.0, 62.0]
 
@@ -128,7 +128,7 @@ def test_exploit_size_is_a_number_up_to_k(size, fine):
 
 @pytree
 class Mine:
-    """Shows whom it is told to."""
+    """Shows fixed servers."""
 
     shows: bool = True
 
@@ -150,7 +150,7 @@ class Declared(Mine):
     needs = Needs(smaller_assortments=True)
 
 
-def test_who_shows_fewer_says_so_and_shows_somebody():
+def test_a_policy_with_smaller_assortments_declares_it_and_shows_at_least_one():
     problem = SYNTHETIC.problem(2, 9)
     conformance.check_policy(Declared(), problem)
     with pytest.raises(
@@ -168,8 +168,8 @@ def test_who_shows_fewer_says_so_and_shows_somebody():
             jnp.bool_(True),
         )
         assert int(breach.round) == at
-    said = contract.describe_breach(problem, 7, 0, breach.servers)
-    assert said == "select must offer a server in every round, and in round 7 it offers none"
+    message = contract.describe_breach(problem, 7, 0, breach.servers)
+    assert message == "select must offer a server in every round, and in round 7 it offers none"
     assert breach.servers.tolist() == [NO_SERVER] * 2
 
 

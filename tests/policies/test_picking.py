@@ -19,7 +19,7 @@ from cqbjax.policies.assortments import (
     replace_unavailable,
 )
 from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
-from tests.reference.policies import instead as plainly
+from tests.reference.policies import replace_down as plainly
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -37,9 +37,11 @@ class Fixed:
     def select(self, key, state, observation):
         return observation.round
 
-    def update(self, state, *told):
+    def update(self, state, *feedback):
         """Learn an attempt: as a policy from a round, as an estimate from an attempt of before."""
-        return Learnt(state.belief + 1) if len(told) == 3 else state + 100 + told[0].servers[0]
+        return (
+            Learnt(state.belief + 1) if len(feedback) == 3 else state + 100 + feedback[0].servers[0]
+        )
 
 
 class Learnt(NamedTuple):
@@ -57,8 +59,8 @@ def observe(now):
 def play(policy, servers, departed, valid):
     """Return the states after each round: the sum, the last restart, and what has been learnt."""
 
-    def one(state, told):
-        now, server, choice, valid = told
+    def one(state, feedback):
+        now, server, choice, valid = feedback
         action = Action(jnp.int32(0), server[None], jnp.bool_(False))
         state = policy.update(state, observe(now), action, Feedback(choice, valid))
         return state, (state.excess, state.began, state.within.belief)
@@ -66,8 +68,8 @@ def play(policy, servers, departed, valid):
     rounds = jnp.arange(1, len(servers) + 1, dtype=jnp.int32)
     choices = jnp.where(departed, 0, 1).astype(jnp.int32)
     start = policy.init(observe(rounds[0]).problem, CONTEXTS)
-    told = rounds, jnp.asarray(servers, jnp.int32), choices, jnp.asarray(valid)
-    return jax.tree.map(np.asarray, jax.lax.scan(one, start, told)[1])
+    feedback = rounds, jnp.asarray(servers, jnp.int32), choices, jnp.asarray(valid)
+    return jax.tree.map(np.asarray, jax.lax.scan(one, start, feedback)[1])
 
 
 def test_the_sum_is_that_of_pages_test_and_recent_attempts_are_learnt_again():
@@ -77,10 +79,10 @@ def test_the_sum_is_that_of_pages_test_and_recent_attempts_are_learnt_again():
     page = RestartingPolicy(policy=Fixed(), threshold=2.0, slack=0.05, burn_in=3.0)
     mine = play(page, servers, departed, valid)
     excess, began, learnt, attempts, recent, restarts = 0.0, 0, 0, 0, [], []
-    for t, told in enumerate(zip(servers, departed, valid, strict=True)):
-        server, left, heard = told
+    for t, feedback in enumerate(zip(servers, departed, valid, strict=True)):
+        server, left, is_valid = feedback
         learnt += 1
-        if heard:
+        if is_valid:
             attempts += 1
             recent.append(server)
             excess = max(0.0, excess + CHANCES[server] - left - 0.05)

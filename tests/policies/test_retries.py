@@ -1,4 +1,4 @@
-"""What a query gets when it comes back: against plain words, and in worlds of known answer."""
+"""What a query gets when it comes back: against plain words, and in scenarios of known answer."""
 
 import functools
 from types import SimpleNamespace
@@ -63,7 +63,7 @@ def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
 
 
 @pytest.mark.slow
-def test_a_yardstick_without_repeats_asks_every_server_before_any_twice():
+def test_an_oracle_without_repeats_asks_every_server_before_any_twice():
     source = scenarios.routing(SCORES - 30.0)
     shown, row = attempts(OptimalPolicy(retry="fallback"), rate=0.03, source=source)
     assert shown[:10, 0].tolist() == np.argsort(-SCORES[row]).tolist() * 2
@@ -232,7 +232,7 @@ def by_rule(utilities, shown, size):
     return picks, np.log(np.sum(np.exp(np.asarray(utilities, float)[picks])))
 
 
-def test_many_queries_are_each_given_their_own_picks():
+def test_many_queries_each_get_their_own_picks():
     draw = np.random.default_rng(3)
     utilities, shown = draw.normal(size=(2, 3, 4)), draw.integers(3, size=(2, 3, 4))
     picks, score = picked(jnp.asarray(utilities), jnp.asarray(shown), 2)
@@ -300,7 +300,7 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
 
 
 @pytest.mark.parametrize(
-    "policy, told",
+    "policy, message",
     [
         (Acqb(precision=0.0), r"precision=0 must be a number in \(0, inf\)"),
         (RouterPolicy(scores=SCORES, precision="high"), "precision=high must be a number in"),
@@ -308,6 +308,6 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
         (Acqb(offset=np.zeros((8, 5)), estimator="running"), "offset needs estimator=newton_cg"),
     ],
 )
-def test_bad_settings_are_refused_in_a_sentence(policy, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_settings_are_refused_in_a_sentence(policy, message):
+    with pytest.raises(ValueError, match=message):
         policy.check(hopeless().problem(1, 8))

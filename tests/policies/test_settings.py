@@ -38,7 +38,7 @@ PROBLEM = Problem(3, 2, 4, 5, 9, "disjoint", True)
 SCORES = np.zeros((5, 3))
 
 
-def test_every_constant_of_acqb_is_one_unless_it_is_given():
+def test_every_constant_of_acqb_is_one_by_default():
     papers = dict(
         kappa=1.0, lambda0=1.0, alpha_scale=1.0, c1=1.0, explore_rounds=0.0, precision=1.0,
         schedule="joint", exploration="decaying", explore_query="newest", optimism="thompson",
@@ -93,12 +93,15 @@ def test_an_estimator_is_chosen_by_what_it_can_do():
         assert estimation.choose_belief("running", problem) == BlockBelief(problem)
     assert estimation.choose_belief("auto", large, 2) == TableBelief(large, 2)
     assert estimation.choose_belief("newton_cg", small) == TableBelief(small)
-    for problem, said in ((changing, "features that stay"), (large_shared, "parameters=disjoint")):
-        with pytest.raises(ValueError, match=f"estimator=newton_cg needs {said}"):
+    for problem, error_text in (
+        (changing, "features that stay"),
+        (large_shared, "parameters=disjoint"),
+    ):
+        with pytest.raises(ValueError, match=f"estimator=newton_cg needs {error_text}"):
             estimation.choose_belief("newton_cg", problem)
 
 
-def test_second_derivatives_are_kept_up_to_a_number():
+def test_second_derivatives_are_cached_up_to_a_number():
     sizes = {}
     for size, parameters in ((1, "disjoint"), (2, "disjoint"), (3, "disjoint"), (3, "shared")):
         problem = PROBLEM._replace(assortment_size=size, parameters=parameters)
@@ -177,7 +180,9 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
     asked, view = [], Intercept()
     kind = type(mine)
     for name, place in (("select", 2), ("update", 1)):
-        monkeypatch.setattr(kind, name, lambda *given, at=place: asked.append(given[at + 1]))
+        monkeypatch.setattr(
+            kind, name, lambda *arguments, at=place: asked.append(arguments[at + 1])
+        )
     table = jnp.ones((5, 4))
     monkeypatch.setattr(kind, "init", lambda self, problem, contexts: (problem, contexts))
     within = ContextWrapper(policy=mine, view=view)
@@ -191,7 +196,7 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("view", "problem", "said"),
+    ("view", "problem", "error_text"),
     [
         (
             ReplacedContexts(contexts=np.ones((4, 3))),
@@ -211,12 +216,12 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
         (Intercept(share=-0.1), PROBLEM, r"share=-0.1 must be a number in \[0, 1\]"),
     ],
 )
-def test_a_view_that_does_not_fit_is_refused(view, problem, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_view_that_does_not_fit_is_refused(view, problem, error_text):
+    with pytest.raises(ValueError, match=error_text):
         view.check(problem)
 
 
-def test_words_are_compared_by_what_they_say():
+def test_keywords_are_compared_by_value():
     """A word read from a file is another object than the one in the code."""
     read = "".join(["dis", "joint"])
     assert PROBLEM._replace(parameters=read).num_blocks == 3

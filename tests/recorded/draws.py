@@ -25,14 +25,14 @@ _jit = functools.partial(jax.jit, compiler_options=FAST_COMPILE_OPTIONS)
 def record(case: Case) -> tuple[reference.Workload, reference.Draws]:
     """Return what a run of this case and seed will meet and draw, in float64 NumPy arrays."""
     instance = instance_of(case)
-    world, several = instance.workload, case.problem.max_arrivals > 1
+    drawn, several = instance.workload, case.problem.max_arrivals > 1
     arrival, choice, draws, ranks, tie_breaks, replacement = _draws(
         rng.run_key(case.seed), case.problem
     )
     return reference.Workload(
-        features=floats(world.contexts),
-        utilities=floats(world.utilities),
-        arrival_index=np.asarray(world.arrival_rows, np.int64),
+        features=floats(drawn.contexts),
+        utilities=floats(drawn.utilities),
+        arrival_index=np.asarray(drawn.arrival_rows, np.int64),
         scores=scores(case),
         arrivals=np.asarray(instance.arrivals, np.int64) if several else None,
     ), reference.Draws(
@@ -45,12 +45,12 @@ def record(case: Case) -> tuple[reference.Workload, reference.Draws]:
         tie_breaks=floats(tie_breaks),
         replacement=floats(replacement),
         beta=_beta(rng.run_key(case.seed)),
-        kept=_kept(case, instance),
-        kept_by=case.problem.outcome,
+        fixed_uniforms=_fixed_uniforms(case, instance),
+        fixed_by=case.problem.outcome,
     )
 
 
-def _kept(case: Case, instance: simulate.Instance) -> reference.Floats | None:
+def _fixed_uniforms(case: Case, instance: simulate.Instance) -> reference.Floats | None:
     """Return the uniforms at the address of seed, server, and prompt or round of arrival."""
     by, key = case.problem.outcome, rng.run_key(case.seed)
     if by == "attempt":

@@ -4,12 +4,12 @@ Written from the paper's text alone and fed recorded draws, so that another simu
 compared with it decision for decision. Loops and enumeration: obvious, not fast.
 """
 
+from tests.reference.dynamics import Played, Rules, simulate_scenario
 from tests.reference.estimator import Estimator, minimise
 from tests.reference.policies import POLICIES, RETRIES, ROUTED
 from tests.reference.records import Draws, Floats, Settings, Trajectory, Workload
 from tests.reference.rounds import simulate
 from tests.reference.switching import switching_lengths
-from tests.reference.worlds import Played, Rules, simulate_world
 
 __all__ = [
     "POLICIES",
@@ -25,6 +25,6 @@ __all__ = [
     "Workload",
     "minimise",
     "simulate",
-    "simulate_world",
+    "simulate_scenario",
     "switching_lengths",
 ]

@@ -18,13 +18,15 @@ from tests.reference.records import (
 class Estimator:
     """Keep the MLE, the design matrices and the confidence radii (Algorithms 1 and 2)."""
 
-    def __init__(self, world: Workload, settings: Settings) -> None:
+    def __init__(self, workload: Workload, settings: Settings) -> None:
         """Start with theta = 0 and V = lambda0 I in every block."""
         self.settings = settings
-        servers, dimension = world.utilities.shape[1], world.features.shape[-1]
+        servers, dimension = workload.utilities.shape[1], workload.features.shape[-1]
         shared = settings.parameters == "shared"
         # [I, N, d]: with disjoint parameters every server sees the same context.
-        self.features = world.features if shared else np.stack([world.features] * servers, axis=1)
+        self.features = (
+            workload.features if shared else np.stack([workload.features] * servers, axis=1)
+        )
         self.block = [0] * servers if shared else list(range(servers))
         blocks = max(self.block) + 1
         self.theta = np.zeros((blocks, dimension))

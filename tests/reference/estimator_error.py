@@ -167,17 +167,17 @@ def exact(run: Run, until: int, free: list[int], lambda0: float) -> np.ndarray:
     """
     theta = run.theta[until - 1]
     shared = run.problem.parameters == "shared"
-    kept = np.flatnonzero(run.valid[:until])
+    selected = np.flatnonzero(run.valid[:until])
     if not shared:
-        kept = kept[np.isin(run.servers[kept], free).any(axis=1)]
-    servers = run.servers[kept]
+        selected = selected[np.isin(run.servers[selected], free).any(axis=1)]
+    servers = run.servers[selected]
     blocks = np.zeros_like(servers) if shared else servers
-    features = run.features[run.row[kept][:, None], servers if shared else 0 * servers]
-    chosen = (run.choice[kept][:, None] == np.arange(servers.shape[1])).astype(float)
+    features = run.features[run.row[selected][:, None], servers if shared else 0 * servers]
+    chosen = (run.choice[selected][:, None] == np.arange(servers.shape[1])).astype(float)
     own = (blocks[:, :, None] == np.asarray(free)).astype(float)
     rows = (own[..., None] * features[:, :, None, :]).reshape(*blocks.shape, -1)
     held = np.sum(features * theta[blocks], axis=-1) * (1.0 - own.sum(axis=-1))
-    held += run.offset[run.row[kept][:, None], servers]
+    held += run.offset[run.row[selected][:, None], servers]
     minimiser = reference.minimise(rows, held, chosen, lambda0, theta[free].ravel())
     return minimiser.reshape(len(free), -1)
 

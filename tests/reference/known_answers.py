@@ -103,7 +103,7 @@ def check(asked: argparse.Namespace) -> None:
 def simulate_table(asked: argparse.Namespace) -> pl.DataFrame:
     """Return a row a scenario and load, the simulated mean with its 95% interval.
 
-    `apart` is the simulated mean minus the known one, in percent of the known one.
+    `error` is the simulated mean minus the known one, in percent of the known one.
     """
     rows = []
     with show_progress() as progress:
@@ -116,19 +116,19 @@ def simulate_table(asked: argparse.Namespace) -> pl.DataFrame:
                 middle, low, high = (float(interval[end]) for end in ("mean", "low", "high"))
                 exact = one.expected(one.rate(load))
                 rows.append({
-                    "world": one.name, "closed_form": one.formula, "load": load,
+                    "scenario": one.name, "closed_form": one.formula, "load": load,
                     "arrival_rate": one.rate(load), "seeds": asked.seeds, "known": exact,
                     "simulated": middle, "simulated_low": low, "simulated_high": high,
-                    "apart": 100 * (middle / exact - 1), "apart_low": 100 * (low / exact - 1),
-                    "apart_high": 100 * (high / exact - 1),
+                    "error": 100 * (middle / exact - 1), "error_low": 100 * (low / exact - 1),
+                    "error_high": 100 * (high / exact - 1),
                 })  # fmt: skip
     order = {one.name: place for place, one in enumerate(known_queues.KNOWN)}
-    return pl.DataFrame(rows).sort(pl.col("world").replace_strict(order), "load")
+    return pl.DataFrame(rows).sort(pl.col("scenario").replace_strict(order), "load")
 
 
 def draw(table: pl.DataFrame) -> Figure:
     """Draw by how many percent each simulated mean is off, with its interval: a panel a load."""
-    names = table["world"].unique(maintain_order=True).to_list()
+    names = table["scenario"].unique(maintain_order=True).to_list()
     loads = sorted(set(table["load"]))
     with fonts(PRINTED_POINTS):
         figure = Figure(figsize=(WIDTH, ROW * len(names) + REST), layout="constrained")
@@ -136,7 +136,7 @@ def draw(table: pl.DataFrame) -> Figure:
         at = np.arange(len(names))
         for panel, load in zip(panels, loads, strict=True):
             rows = table.filter(pl.col("load") == load)
-            middle, low, high = (rows[f"apart{end}"].to_numpy() for end in ("", "_low", "_high"))
+            middle, low, high = (rows[f"error{end}"].to_numpy() for end in ("", "_low", "_high"))
             panel.axvline(0, color=GREY, linewidth=0.8)
             panel.errorbar(
                 middle, at, xerr=[middle - low, high - middle], fmt="o", color=BLUE, markersize=4
@@ -149,7 +149,7 @@ def draw(table: pl.DataFrame) -> Figure:
             "The rows of a load share their random draws, so their errors lean the same way.",
             fontsize=PRINTED_POINTS,
         )
-        held = ((table["apart_low"] <= 0) & (table["apart_high"] >= 0)).sum()
+        held = ((table["error_low"] <= 0) & (table["error_high"] >= 0)).sum()
         figure.suptitle(
             f"{held} of {table.height} simulated mean queue lengths agree with exact ones\n"
             f"(95% intervals over {table['seeds'][0]} seeds)",

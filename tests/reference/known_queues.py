@@ -1,4 +1,4 @@
-"""Worlds whose queues are known (`testing.queues`), at any load, and `sweep` of them.
+"""Scenarios whose queues are known (`testing.queues`), at any load, and `sweep` of them.
 
 The letters are those of `testing.queues`.
 """
@@ -48,7 +48,7 @@ COIN: Source = Coin(success=M)
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """A world and its answer.
+    """A scenario and its answer.
 
     Attributes:
         name: what it is.
@@ -98,23 +98,23 @@ class Known:
 
 
 def simulated(
-    worlds: Sequence[Known], load: float, seeds: int, relaxations: int,
+    known: Sequence[Known], load: float, seeds: int, relaxations: int,
     progress: Reporter | bool = False,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Simulate worlds at a load by `sweep`, those that differ in the policy alone together.
+    """Simulate scenarios at a load by `sweep`, those that differ in the policy alone together.
 
     Args:
-        worlds: of `KNOWN`.
+        scenarios: of `KNOWN`.
         load: rho, in (0, 1).
         seeds: S, independent runs.
         relaxations: how many relaxation times are kept of each run, after five that are not.
         progress: as in `sweep`.
 
     Returns:
-        Name of a world -> [S] mean queue length of each run.
+        Name of a scenario -> [S] mean queue length of each run.
     """
     made: dict[str, np.ndarray] = {}
-    for _, together in itertools.groupby(worlds, key=lambda one: one.setting):
+    for _, together in itertools.groupby(known, key=lambda one: one.setting):
         same = list(together)
         one, rate = same[0], same[0].rate(load)
         every = math.ceil(one.relaxation(load) / RECORDS)
@@ -125,8 +125,8 @@ def simulated(
             capacity=max_slots(math.ceil(most)), progress=progress, users=one.users,
             service=one.service,
         )  # fmt: skip
-        kept = data.queue_length.isel(arrival_rate=0, round=slice(BURN_IN * RECORDS, None))
-        means = kept.mean("round")
+        measured = data.queue_length.isel(arrival_rate=0, round=slice(BURN_IN * RECORDS, None))
+        means = measured.mean("round")
         made |= {each.name: means.sel(policy=each.label).values for each in same}
     return made
 

@@ -32,7 +32,7 @@ ACQB = ("acqb", "acqb_ucb", "acqb_windowed", "acqb_mixed", *RETRIES, *EXPLOIT_QU
 POLICIES = (*BASELINE_POLICIES, *ROUTED, "cqb_eps", *ACQB)
 
 
-def instead(servers: Assortment, down: np.ndarray, uniforms: Floats) -> Assortment:
+def replace_down(servers: Assortment, down: np.ndarray, uniforms: Floats) -> Assortment:
     """Replace an assortment with a server that is down by the first K up, by their uniforms."""
     if not down[list(servers)].any():
         return servers
@@ -43,17 +43,17 @@ def instead(servers: Assortment, down: np.ndarray, uniforms: Floats) -> Assortme
 class RoutedPolicy:
     """Act as a router trained beforehand, by its predictions of a row's utilities."""
 
-    def __init__(self, label: str, world: Workload, draws: Draws, settings: Settings) -> None:
+    def __init__(self, label: str, workload: Workload, draws: Draws, settings: Settings) -> None:
         """Start with nothing to recall."""
         self.retry, self.rule = ROUTED[label]
-        self.world, self.draws, self.settings = world, draws, settings
-        self.tally = Tally(world, settings)
+        self.workload, self.draws, self.settings = workload, draws, settings
+        self.tally = Tally(workload, settings)
         self.learn = self.tally.learn
 
     def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
         """Return the query, the assortment and that the round does not explore."""
-        assert self.world.scores is not None
-        scores = [self.world.scores[query.row] for query in waiting]
+        assert self.workload.scores is not None
+        scores = [self.workload.scores[query.row] for query in waiting]
         uniform = self.draws.query[t - 1]
         query, servers = answer(
             self.retry, self.rule, waiting, scores, uniform, self.settings, self.tally
@@ -64,10 +64,10 @@ class RoutedPolicy:
 class BaselinePolicy:
     """Act as optimal, random, rand_rout, Q-UCB or Q-ThS (appendix, "Baseline algorithms")."""
 
-    def __init__(self, label: str, world: Workload, draws: Draws, settings: Settings) -> None:
+    def __init__(self, label: str, workload: Workload, draws: Draws, settings: Settings) -> None:
         """Start with no server played."""
-        self.label, self.world, self.draws, self.settings = label, world, draws, settings
-        servers = world.utilities.shape[1]
+        self.label, self.workload, self.draws, self.settings = label, workload, draws, settings
+        servers = workload.utilities.shape[1]
         self.assortments = list(itertools.combinations(range(servers), settings.K))
         self.down = np.zeros(servers, bool)
         self.successes, self.plays = np.zeros(servers), np.zeros(servers)
@@ -75,7 +75,7 @@ class BaselinePolicy:
     def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
         """Return the query, the assortment and whether the round explores."""
         if self.label == "optimal":
-            utilities = [self.world.utilities[query.row] for query in waiting]
+            utilities = [self.workload.utilities[query.row] for query in waiting]
             index, servers = best_pair(waiting, utilities, self.settings.K)
             return waiting[index], servers, False
         rule = "uniform" if self.label == "random" else "oldest"
@@ -89,7 +89,7 @@ class BaselinePolicy:
         explored = self.label.startswith("q_") and bool(self.draws.explore[t - 1] < probability)
         if explored or not self.label.startswith("q_"):
             servers = self.assortments[self.draws.assortment[t - 1]]
-            return query, instead(servers, self.down, self.draws.replacement[t - 1]), explored
+            return query, replace_down(servers, self.down, self.draws.replacement[t - 1]), explored
         indices = np.where(self.down, -np.inf, self.arm_indices(t))
         return query, (int(np.argmax(indices)),), False
 
@@ -112,26 +112,28 @@ class BaselinePolicy:
 class OptimisticPolicy:
     """Act as ACQB (Algorithms 1 and 2), CQB-eps, or a variant of ACQB in one of its parts."""
 
-    def __init__(self, label: str, world: Workload, draws: Draws, settings: Settings) -> None:
+    def __init__(self, label: str, workload: Workload, draws: Draws, settings: Settings) -> None:
         """Start with theta = 0 and the round-robin counter at 0."""
-        self.label, self.world, self.draws, self.settings = label, world, draws, settings
-        self.estimator, self.tally = Estimator(world, settings), Tally(world, settings)
-        self.assortments = list(itertools.combinations(range(world.utilities.shape[1]), settings.K))
+        self.label, self.workload, self.draws, self.settings = label, workload, draws, settings
+        self.estimator, self.tally = Estimator(workload, settings), Tally(workload, settings)
+        self.assortments = list(
+            itertools.combinations(range(workload.utilities.shape[1]), settings.K)
+        )
         self.counter = 0
         self.learnt: list[tuple[int, Assortment, int]] = []
-        self.down = np.zeros(world.utilities.shape[1], bool)
+        self.down = np.zeros(workload.utilities.shape[1], bool)
         self.newest_waits = True
 
     def explores(self, t: int) -> bool:
         """Return whether round t explores: E(t-1)=1 and, but for the variants, A(t-1)=1."""
         since = t
         if self.label == "acqb_windowed":
-            # Exploration begins anew with what is forgotten.
+            # Exploration starts again with the forgetting.
             since = len(self.learnt) % (self.settings.window // 2) + 1
         probability = min(1.0, self.settings.c1 * since**-0.5)
         if self.label == "cqb_eps":
             probability = 1.0 if t <= self.settings.explore_rounds else self.settings.horizon**-0.5
-        arrived = t > 1 and self.world.arriving(
+        arrived = t > 1 and self.workload.arriving(
             t - 1, self.draws.arrival[t - 2], self.settings.arrival_rate
         )
         triggered = bool(self.draws.explore[t - 1] < probability)
@@ -144,7 +146,7 @@ class OptimisticPolicy:
             # On arrivals the newest query is the one that arrived in round t-1.
             query = pick_query(EXPLORE_QUERY.get(self.label, "newest"), waiting, uniform)
             servers = self.assortments[self.counter]
-            servers = instead(servers, self.down, self.draws.replacement[t - 1])
+            servers = replace_down(servers, self.down, self.draws.replacement[t - 1])
             self.counter = (self.counter + 1) % len(self.assortments)
             return query, servers, True
         rows = [query.row for query in waiting]
@@ -168,19 +170,19 @@ class OptimisticPolicy:
         self.learnt.append((row, servers, choice))
         half = self.settings.window // 2
         if self.label == "acqb_windowed" and len(self.learnt) % half == 0:
-            # All is forgotten but the last W / 2 attempts, which are learnt anew in their order.
-            self.estimator = Estimator(self.world, self.settings)
+            # All is forgotten but the last W / 2 attempts, which are learnt again in their order.
+            self.estimator = Estimator(self.workload, self.settings)
             for attempt in self.learnt[-half:]:
                 self.estimator.learn(*attempt)
 
 
 def make_policy(
-    label: str, world: Workload, draws: Draws, settings: Settings
+    label: str, workload: Workload, draws: Draws, settings: Settings
 ) -> BaselinePolicy | RoutedPolicy | OptimisticPolicy:
     """Return the policy of a label, before its first round, or raise as `simulate` says."""
     if label not in POLICIES:
         raise ValueError(f"Unknown policy {label!r}: allowed are {', '.join(POLICIES)}.")
-    if world.features.ndim != {"disjoint": 2, "shared": 3}.get(settings.parameters):
+    if workload.features.ndim != {"disjoint": 2, "shared": 3}.get(settings.parameters):
         raise ValueError("parameters must be disjoint (features [I, d]) or shared ([I, N, d]).")
     if len(draws.arrival) != settings.horizon:
         raise ValueError(f"draws hold {len(draws.arrival)} rounds, not {settings.horizon}.")
@@ -191,9 +193,9 @@ def make_policy(
     if label == "acqb_mixed" and settings.K == 1:
         raise ValueError("acqb_mixed is defined for K > 1 only.")
     if label in ROUTED:
-        if world.scores is None:
-            raise ValueError(f"{label} needs world.scores, which is None.")
-        return RoutedPolicy(label, world, draws, settings)
+        if workload.scores is None:
+            raise ValueError(f"{label} needs workload.scores, which is None.")
+        return RoutedPolicy(label, workload, draws, settings)
     if label in BASELINE_POLICIES:
-        return BaselinePolicy(label, world, draws, settings)
-    return OptimisticPolicy(label, world, draws, settings)
+        return BaselinePolicy(label, workload, draws, settings)
+    return OptimisticPolicy(label, workload, draws, settings)

@@ -14,7 +14,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 import scipy.special
 
-# Queries that a truncated chain has room for.
+# Queries that a truncated chain holds.
 STATES = 400
 # Those who are away that it has: so many standard deviations of a Poisson number above its mean.
 FAR = 7
@@ -102,10 +102,10 @@ def several(m: float, places: int, rate: float) -> float:
     """
     c = places
 
-    def apart(s: float) -> float:
+    def excess(s: float) -> float:
         return float((rate + (1 - rate) * s) * (1 - m + m * s) ** c - s)
 
-    s = scipy.optimize.brentq(apart, 0.0, 1 - 1e-9)
+    s = scipy.optimize.brentq(excess, 0.0, 1 - 1e-9)
     # Unknown are pi_0, ..., pi_c; what comes from above c comes from pi_c s^k.
     known = np.zeros((c + 1, c + 1))
     for n in range(c + STATES):
@@ -169,8 +169,8 @@ def orbiting(m: float, back: float, rate: float) -> tuple[float, float]:
     By the chain of both numbers. A failure counts among those away in its own round, and may return
     at its end: h = 1 is the queue without an orbit.
     """
-    away = rate * (1 - m) / m * (1 - back) / back
-    most = math.ceil(away + FAR * math.sqrt(away) + FAR)
+    in_orbit = rate * (1 - m) / m * (1 - back) / back
+    most = math.ceil(in_orbit + FAR * math.sqrt(in_orbit) + FAR)
     n, o = (each.ravel() for each in np.mgrid[:STATES, : most + 1])
     moves = []
     for waits, tried, chance in (

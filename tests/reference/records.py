@@ -55,15 +55,15 @@ class Draws:
     beta: Callable[[int, Floats, Floats], Floats] | None = None
     # [n, N] uniforms by which a server's answer pleases, whenever it is asked: of row n, or of the
     # query that arrived in round n + 1, as `kept_by` says; None: the round's own
-    kept: Floats | None = None
-    kept_by: str = "attempt"  # or "prompt", "query"
+    fixed_uniforms: Floats | None = None
+    fixed_by: str = "attempt"  # or "prompt", "query"
 
     def uniform(self, t: int, query: "Waiting", server: int) -> float:
         """Return the uniform of the choice in round t."""
-        if self.kept is None:
+        if self.fixed_uniforms is None:
             return float(self.choice[t - 1])
-        number = query.row if self.kept_by == "prompt" else query.arrival_round - 1
-        return float(self.kept[number, server])
+        number = query.row if self.fixed_by == "prompt" else query.arrival_round - 1
+        return float(self.fixed_uniforms[number, server])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,16 +30,16 @@ def next_assortment(utilities: Floats, shown: list[int], size: int) -> Assortmen
 class Tally:
     """Count what became of every row's attempts."""
 
-    def __init__(self, world: Workload, settings: Settings) -> None:
+    def __init__(self, workload: Workload, settings: Settings) -> None:
         """Start at nothing."""
         known: dict[bytes, int] = {}
         by_embedding = settings.recall_by == "embedding"
         self.place = [
             known.setdefault(features.tobytes(), row) if by_embedding else row
-            for row, features in enumerate(world.features)
+            for row, features in enumerate(workload.features)
         ]
-        self.accepted = np.zeros(world.utilities.shape)
-        self.failed = np.zeros(world.utilities.shape)
+        self.accepted = np.zeros(workload.utilities.shape)
+        self.failed = np.zeros(workload.utilities.shape)
 
     def learn(self, row: int, servers: Assortment, choice: int) -> None:
         """Count one round; where another server was chosen it tells nothing of the rest."""

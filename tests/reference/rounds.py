@@ -8,14 +8,14 @@ from tests.reference.policies import OptimisticPolicy, make_policy
 from tests.reference.records import Draws, Settings, Trajectory, Waiting, Workload, padded
 
 
-def simulate(policy: str, world: Workload, draws: Draws, settings: Settings) -> Trajectory:
+def simulate(policy: str, workload: Workload, draws: Draws, settings: Settings) -> Trajectory:
     """Play one policy for T rounds on recorded draws (section 2 and Algorithms 1 and 2).
 
     Raises:
-        ValueError: the policy is unknown, or does not fit the settings, the world or the draws.
+        ValueError: the policy is unknown, or does not fit the settings, the scenario or the draws.
     """
-    agent = make_policy(policy, world, draws, settings)
-    theta = Estimator(world, settings).theta
+    agent = make_policy(policy, workload, draws, settings)
+    theta = Estimator(workload, settings).theta
     slots: list[Waiting | None] = []
     records = []  # one a round, in the order of Trajectory's fields
     for t in range(1, settings.horizon + 1):
@@ -23,7 +23,7 @@ def simulate(policy: str, world: Workload, draws: Draws, settings: Settings) -> 
         served, servers, chosen, regret, explored = -1, (-1,) * settings.K, -1, 0.0, False
         if waiting:
             query, servers, explored = agent.select(t, waiting)
-            utilities = world.utilities[query.row]
+            utilities = workload.utilities[query.row]
             chosen = choose(servers, utilities[list(servers)], draws.uniform(t, query, servers[0]))
             served = query.arrival_round
             query.served += 1
@@ -34,10 +34,10 @@ def simulate(policy: str, world: Workload, draws: Draws, settings: Settings) -> 
             agent.learn(query.row, servers, chosen)
             best, _ = best_assortment(utilities, settings.K)
             regret = departure_rate(utilities, best) - departure_rate(utilities, servers)
-        for row in world.arriving(t, draws.arrival[t - 1], settings.arrival_rate):
+        for row in workload.arriving(t, draws.arrival[t - 1], settings.arrival_rate):
             if None not in slots:
                 slots.append(None)
-            slots[slots.index(None)] = Waiting(t, row, [0] * world.utilities.shape[1])
+            slots[slots.index(None)] = Waiting(t, row, [0] * workload.utilities.shape[1])
         length = sum(query is not None for query in slots)
         if isinstance(agent, OptimisticPolicy):
             theta = agent.estimator.theta.copy()

@@ -1,4 +1,4 @@
-"""Worlds made up for tests and timings, and a player that keeps every round."""
+"""Scenarios made up for tests and timings, and a player that keeps every round."""
 
 import functools
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ def _draw_instances(
     return jax.vmap(lambda key: simulate.draw_instance(key, source, rate, problem))(keys)
 
 
-# Compiled as the process compiles: worlds with known answers need many rounds to tell them.
+# Compiled as the process compiles: scenarios with known answers need many rounds to tell them.
 @functools.partial(jax.jit, static_argnames=("problem", "capacity", "keep_all"))
 def _play(
     instances: simulate.Instance, policy: Policy, problem: Problem, capacity: int, keep_all: bool
@@ -66,8 +66,10 @@ def _play(
             return carry, (decision, queueing.length(carry.queue), queue)
 
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-        carry, kept = jax.lax.scan(one, simulate.start(policy, problem, instance, capacity), rounds)
-        return *kept, carry.overflow
+        carry, recorded = jax.lax.scan(
+            one, simulate.start(policy, problem, instance, capacity), rounds
+        )
+        return *recorded, carry.overflow
 
     return jax.vmap(play_one)(instances)
 
@@ -110,7 +112,7 @@ def log_odds(mu: Any, size: int = 1) -> np.ndarray:
 
 
 def routing(utilities: Any, contexts: Any = None, dim: int = 2) -> sources.PromptPool:
-    """Make a world from utilities [P, N]; contexts are drawn where none are given."""
+    """Make a scenario from utilities [P, N]; contexts are drawn where none are given."""
     utilities = np.asarray(utilities, float)
     if contexts is None:
         contexts = np.random.default_rng(7).normal(size=(len(utilities), dim))
@@ -122,18 +124,18 @@ def routing(utilities: Any, contexts: Any = None, dim: int = 2) -> sources.Promp
 
 
 def constant(mu: float, prompts: int = 8, servers: int = 3, size: int = 1) -> sources.PromptPool:
-    """Make the world in which every query leaves with probability mu, whatever is decided."""
+    """Make the scenario in which every query leaves with probability mu, whatever is decided."""
     return routing(np.full((prompts, servers), log_odds(mu, size)))
 
 
 def identical_servers(prompts: int = 8, servers: int = 3) -> sources.PromptPool:
-    """Make the world in which queries differ and servers do not."""
+    """Make the scenario in which queries differ and servers do not."""
     mu = np.linspace(0.3, 0.9, prompts)
     return routing(np.tile(log_odds(mu)[:, None], (1, servers)))
 
 
 def one_best(prompts: int = 8, servers: int = 3, best: int = 1) -> sources.PromptPool:
-    """Make the world in which one server is the best for every query."""
+    """Make the scenario in which one server is the best for every query."""
     mu = np.full((prompts, servers), 0.35)
     mu[:, best] = 0.9
     # A constant context feature lets a linear model tell the servers apart.
@@ -166,10 +168,10 @@ class Batches:
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the pool; a second query is of another row."""
-        world = self.source.draw_workload(key, arrival_rate, problem)
-        rows = world.arrival_rows
+        drawn = self.source.draw_workload(key, arrival_rate, problem)
+        rows = drawn.arrival_rows
         second = (3 * rows + 1) % problem.num_rows
-        return world._replace(arrival_rows=jnp.stack([rows, second], axis=-1))
+        return drawn._replace(arrival_rows=jnp.stack([rows, second], axis=-1))
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw how many come: any in 7 rounds of 10 lambda, two in 3 of these."""

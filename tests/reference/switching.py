@@ -7,13 +7,13 @@ from tests.reference.records import Draws, Integers, Settings, Trajectory, Waiti
 
 
 def switching_lengths(
-    played: Trajectory, world: Workload, draws: Draws, settings: Settings
+    played: Trajectory, workload: Workload, draws: Draws, settings: Settings
 ) -> tuple[Integers, Integers]:
     """Replay a policy's run up to round i, go on optimally, for every i.
 
     Args:
         played: the policy's run by itself.
-        world: that it met.
+        workload: that it met.
         draws: that it met.
         settings: of the run.
 
@@ -29,7 +29,7 @@ def switching_lengths(
             if waiting:
                 query, leaves = int(played.query[t - 1]), bool(played.departed[t - 1])
                 if t > i:
-                    query, leaves = _optimal(waiting, draws.choice[t - 1], world, settings)
+                    query, leaves = _optimal(waiting, draws.choice[t - 1], workload, settings)
                 if leaves:
                     waiting.remove(query)
                     departures[i, t - 1] = 1
@@ -40,11 +40,11 @@ def switching_lengths(
 
 
 def _optimal(
-    waiting: list[int], uniform: float, world: Workload, settings: Settings
+    waiting: list[int], uniform: float, workload: Workload, settings: Settings
 ) -> tuple[int, bool]:
     """Return the query of the largest departure rate, and whether it leaves."""
-    rows = [int(world.arrival_index[arrival - 1]) for arrival in waiting]
+    rows = [int(workload.arrival_index[arrival - 1]) for arrival in waiting]
     queries = [Waiting(a, row, []) for a, row in zip(waiting, rows, strict=True)]
-    index, servers = best_pair(queries, [world.utilities[row] for row in rows], settings.K)
-    utilities = world.utilities[rows[index]][list(servers)]
+    index, servers = best_pair(queries, [workload.utilities[row] for row in rows], settings.K)
+    utilities = workload.utilities[rows[index]][list(servers)]
     return waiting[index], choose(servers, utilities, uniform) >= 0

@@ -44,7 +44,7 @@ def swapped(point):
     return point.assign_coords(policy=labels)
 
 
-def test_every_claim_says_where_it_stands_and_how_it_is_decided():
+def test_every_claim_states_its_place_and_its_rule():
     listed = claims.read()
     assert len({one["id"] for one in listed}) == len(listed) >= 35
     names = {one.name for one in catalogue.load_studies()}
@@ -95,7 +95,7 @@ def test_a_lead_that_one_interval_shows_holds_in_part():
     assert part.verdict == claims.IN_PART and "CQB-ε" in part.evidence
 
 
-def test_where_no_interval_tells_anything_nothing_is_decided():
+def test_nothing_is_decided_without_an_informative_interval():
     def level(point):
         queues = point.queue_length.copy()
         for label in ("cqb_eps", "random"):
@@ -105,7 +105,7 @@ def test_where_no_interval_tells_anything_nothing_is_decided():
     assert judged(AHEAD, synthetic=study(change=level)).verdict == claims.UNDECIDED
 
 
-def test_data_that_stand_in_decide_nothing_and_say_how_it_fares_there():
+def test_proxy_data_decide_nothing_and_show_the_result_there():
     other = study(
         "routerbench", source="RouterBench slice", stand_in="a slice", provenance="stand-in"
     )
@@ -172,7 +172,7 @@ def test_exploration_is_held_against_the_bound_on_its_sum():
     assert judged(claim, synthetic=study(change=exploring(1.8))).verdict == claims.FAILS
 
 
-def test_a_bound_on_a_mean_is_kept_or_not():
+def test_a_bound_on_a_mean_holds_or_not():
     asked = {"policy": "acqb", "metric": "throughput", "bound": 0.71}
     claim = AHEAD | {"rule": "at_most", "with": asked}
     assert judged(claim, synthetic=study()).verdict == claims.HOLDS
@@ -180,7 +180,7 @@ def test_a_bound_on_a_mean_is_kept_or_not():
     assert judged(low, synthetic=study()).verdict == claims.FAILS
 
 
-def test_a_sentence_holds_if_all_its_parts_do_and_says_which_are_not_tested():
+def test_a_sentence_holds_if_all_its_parts_do_and_lists_the_untested():
     part = {key: AHEAD[key] for key in ("rule", "studies", "with")} | {"about": "this half"}
     untested = {"about": "that half", "rule": "none", "reason": "no data"}
     claim = {"id": "planted", "data": "its own", "studies": ["synthetic"], "parts": [part, part]}
@@ -194,7 +194,7 @@ def test_a_sentence_holds_if_all_its_parts_do_and_says_which_are_not_tested():
     assert judged(claim | {"parts": [untested, untested]}).verdict == claims.CANNOT
 
 
-def test_what_is_seen_is_said_and_decides_nothing():
+def test_observations_are_reported_and_decide_nothing():
     claim = {"id": "planted", "rule": "none", "reason": "too few rounds", "seen": AHEAD}
     seen = judged(claim, synthetic=study(change=swapped))
     assert seen.verdict == claims.CANNOT and seen.n is None
@@ -264,7 +264,7 @@ def test_cqb_eps_is_configured_with_the_horizon():
     assert lengths == [50.0, 500.0]
 
 
-def test_the_second_reading_agrees_as_often_as_the_page_says():
+def test_the_second_reading_agrees_as_often_as_the_page_states():
     """Both are committed: a changed verdict needs a changed page."""
     mine = yaml.safe_load((claims.CLAIMS.parent / "second_reading.yaml").read_text())
     table = pl.read_csv(REPOSITORY / "results/tables/claims.csv", infer_schema_length=None)

@@ -113,7 +113,7 @@ def test_a_shorter_run_or_another_setting_is_no_counterpart():
 
 @pytest.mark.parametrize("n", cases([10, 100], [10]))
 @pytest.mark.parametrize("statistic", ["throughput", "gap_mean", "gap_sd"])
-def test_of_equal_worlds_one_in_twenty_is_judged_outside(statistic, n, monkeypatch):
+def test_of_equal_scenarios_one_in_twenty_is_judged_outside(statistic, n, monkeypatch):
     monkeypatch.setitem(comparison.HALF_UNIT, statistic, 0.0)
     draws, m, tries = np.random.default_rng(1), 10, 2000
     theirs, ours = draws.normal(3, 2, (tries, m)), draws.normal(3, 2, (tries, n))

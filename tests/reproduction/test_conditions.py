@@ -82,7 +82,7 @@ def test_the_bounds_slope_is_a_half_and_what_logarithms_add():
 
 
 @pytest.mark.slow
-def test_the_page_says_what_is_computed():
+def test_the_page_states_what_is_computed():
     page = (REPOSITORY / "docs" / "theory.md").read_text()
     rows = re.findall(r"^\| (shared|disjoint)\b([^|]*)\|(.+)\|$", page, re.MULTILINE)
     rows = [(kind, cells.split("|")) for kind, _, cells in rows if cells.count("|") == 4]
@@ -137,7 +137,7 @@ def test_the_bound_on_a_rounds_loss_is_lemma_11s():
     assert theorem_bounds.squared_loss(one, 400.0, 900.0) == pytest.approx(loss)
 
 
-def test_lemma_11_says_something_from_one_round_on():
+def test_lemma_11_is_informative_from_one_round_on():
     t = theorem_bounds.first_small_loss(SHARED)
     assert theorem_bounds.squared_loss(SHARED, t, t) == pytest.approx(1, rel=1e-6)
     for further in (1.01, 10.0, 1e6):
@@ -145,7 +145,7 @@ def test_lemma_11_says_something_from_one_round_on():
         assert theorem_bounds.squared_loss(SHARED, t / further, t / further) > 1
 
 
-def test_the_lemmas_on_queues_say_something_from_so_much_on():
+def test_the_lemmas_on_queues_are_informative_from_a_round_on():
     epsilon = 0.03
     m = theorem_bounds.rounds_to_forget(epsilon)
     assert 2 * math.exp(-((epsilon * m + 1 - 1) ** 2) / (8 * m)) == pytest.approx(1)

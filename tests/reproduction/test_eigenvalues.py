@@ -95,7 +95,7 @@ def test_exploration_on_arrivals_is_of_what_arrives_and_of_the_oldest_is_not(as_
 
 
 @pytest.mark.slow
-def test_a_queue_without_room_is_named():
+def test_an_overflowing_queue_is_named():
     source = SOURCES["disjoint"]
     fixed = {"eps": as_arrays(EpsilonGreedy())}, as_arrays(source), RATE, source.problem(1, HORIZON)
     with pytest.raises(QueueOverflow, match="capacity=1 overflowed in round"):

@@ -97,7 +97,7 @@ def test_an_extract_is_read_back_as_it_was_written(tmp_path):
     assert extracts.read_all(tmp_path / "nowhere") == {}
 
 
-def test_no_folder_of_the_machine_is_kept(tmp_path):
+def test_no_folder_of_the_machine_is_stored(tmp_path):
     extracts.write(made(), tmp_path)
     text = (tmp_path / extracts.NOTES).read_text()
     assert "somebody" not in text and '"num_seeds": 12' in text

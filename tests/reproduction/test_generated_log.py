@@ -81,7 +81,7 @@ def test_the_same_seed_is_the_same_log(shared_data, tmp_path):
     assert a == b != c
 
 
-def test_what_is_generated_says_so(generated):
+def test_generated_data_are_labelled(generated):
     log = prepare.load_log(generated)
     assert (log.name, log.provenance) == ("generated log", "generated")
     assert "generated log" in log.proxy_note and "standing in for WildChat-1M" in log.proxy_note

@@ -86,7 +86,7 @@ def test_the_numbers_are_those_that_the_paper_compiles_to():
 
 
 @pytest.mark.parametrize("one", catalogue.load_items(), ids=lambda one: f"{one.kind}-{one.number}")
-def test_an_item_says_what_became_of_it(one):
+def test_an_item_states_its_outcome(one):
     assert one.state in catalogue.STATES and one.what
     done = one.state in ("reproduced", "proxy", "measured", "computed", "tested")
     assert bool(one.command) == done

@@ -53,13 +53,13 @@ def source() -> DatasetSource:
 
 def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
     """The best server of each prompt, the best one of the pool, and any, at the same prompts."""
-    apart = 0
+    difference = 0
     for seed in range(6):
         parts, made = source.split(seed), value.evaluate_baselines(source, seed)
         chance = source.probabilities[parts.pool]
         utility = (source.table.performance - 2.0 * source.cost)[parts.pool]
         fixed = int(np.argmax([np.mean(chance[:, j]) for j in range(5)]))
-        apart += fixed != int(source.probabilities[parts.offline].mean(axis=0).argmax())
+        difference += fixed != int(source.probabilities[parts.offline].mean(axis=0).argmax())
         best = [int(np.argmax(row)) for row in chance]
         for name, table in (("departure", chance), ("utility", utility)):
             known = {
@@ -72,7 +72,7 @@ def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
         missed = [np.mean((1 - chance[:, fixed]) * (1 - chance[:, j])) for j in range(5)]
         least = min(missed[:fixed] + missed[fixed + 1 :])
         assert made[value.FALLBACK]["within_two"] == pytest.approx(1 - least)
-    assert apart, "the pool's best server is the offline split's at every seed"
+    assert difference, "the pool's best server is the offline split's at every seed"
 
 
 def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
@@ -92,10 +92,10 @@ def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
 
 
 def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch):
-    told = []
+    calls = []
 
     def fit(keys, embeddings, utilities, available, config):
-        told.append((keys, available))
+        calls.append((keys, available))
         return {"w": np.asarray([[1.0], [2.0]])}, None
 
     monkeypatch.setattr(projection, "fit_heads", fit)
@@ -108,7 +108,7 @@ def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch
     )  # fmt: skip
     made = projection.train_heads(IDENTITY, data, [8, 4])
     assert {seed: one["w"].tolist() for seed, one in made.items()} == {8: [1.0], 4: [2.0]}
-    ((keys, available),) = told
+    ((keys, available),) = calls
     for seed, key, own in zip([8, 4], keys, available, strict=True):
         assert np.flatnonzero(own).tolist() == source.split(seed).offline.tolist()
         known = rng.stream_key(rng.round_key(rng.run_key(seed), 0), rng.Stream.HEAD)
@@ -275,7 +275,7 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
                  for j in range(chance.shape[1]) for k in range(chance.shape[1])]  # fmt: skip
         assert rows["random LLM"]["within_two"] == pytest.approx(np.mean(pairs))
         assert rows["random LLM"]["utility"] == pytest.approx(raw.mean())
-    assert own_choices != {fixed.grid[0]}, "else the two columns could not be told apart"
+    assert own_choices != {fixed.grid[0]}, "else the two columns would be equal"
     check_averages(made, router_tables.router_table(made, {"stand_in": "toys"}))
 
 
@@ -309,7 +309,7 @@ def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
 
 
 @pytest.mark.slow
-def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_path, monkeypatch):
+def test_the_script_writes_its_tables_and_names_the_proxied_data(tmp_path, monkeypatch):
     dataset_files.write("sprout", tmp_path / "files", 120)
     noise = np.random.default_rng(0)
     encode = lambda prompts: noise.normal(size=(len(prompts), 3))  # noqa: E731

@@ -230,7 +230,7 @@ return {x: left + x, y: top + y, mean: data.m[k], round: data.t[k],
 """
 
 
-def test_a_line_tells_its_values_where_the_pointer_is(browser):
+def test_a_line_shows_its_values_under_the_pointer(browser):
     point = browser.execute_script(DEEP + POINT, "synthetic-0")
     for offset in (3, 0):
         browser.execute_cdp_cmd(

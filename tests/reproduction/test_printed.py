@@ -76,7 +76,7 @@ def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
 
 
 @pytest.mark.slow
-def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
+def test_proxies_get_the_papers_numbers_only_on_request() -> None:
     policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
     ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
     table = tables.gap_table([ds])

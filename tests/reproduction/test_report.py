@@ -122,7 +122,7 @@ def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, caps
 
 
 @pytest.mark.slow
-def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
+def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_is_printed(
     tmp_path, monkeypatch, capsys
 ):
     stored(tmp_path)
@@ -147,7 +147,7 @@ def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
     assert [one.name for one in report.find_missing(tmp_path, ["sprout"])] == ["sprout"]
 
 
-def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
+def test_the_time_is_printed_first_and_a_study_that_cannot_run_is_skipped(
     tmp_path, monkeypatch, capsys
 ):
     calls = []

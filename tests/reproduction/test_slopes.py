@@ -28,7 +28,7 @@ def test_a_power_has_its_own_slope(exponent):
     assert low <= estimate <= high
 
 
-def test_an_interval_covers_as_often_as_it_says():
+def test_an_interval_covers_at_its_level():
     covered = 0
     for draw in range(60):
         generator = np.random.default_rng(draw)
@@ -43,7 +43,7 @@ def test_an_interval_covers_as_often_as_it_says():
     assert covered >= 50
 
 
-def test_a_curve_that_is_not_positive_has_no_slope_and_says_how_often():
+def test_a_curve_that_is_not_positive_has_no_slope_and_is_counted():
     values = powers(0.5, 0.0, 4, 0)
     assert np.isnan(slopes.fit(ROUNDS, -values)[0]) and slopes.fit(ROUNDS, -values)[3] == 1
     values[0] *= -2  # one seed in four: some draws have it twice, and no mean above 0

@@ -81,7 +81,7 @@ def _starts(rules, words) -> "np.ndarray":
 
 
 @pytest.mark.slow
-def test_a_queue_without_room_is_named():
+def test_an_overflowing_queue_is_named():
     with pytest.raises(QueueOverflow, match="capacity=1 overflowed in round [0-9]+"):
         for seed in range(4):
             ours(dataclasses.replace(CASES[1], seed=seed), "random", capacity=1)
@@ -149,7 +149,7 @@ def test_every_rule_can_fail():
     assert counts(made._replace(length=emptied))["parted, and Q_i was empty since: psi is 0"] == 1
 
 
-def test_what_a_switch_leaves_behind_adds_up_to_the_gap_at_the_end():
+def test_effects_of_switches_add_up_to_the_final_gap():
     made = by_hand()
     twice = switching.SwitchingQueues(*(np.concatenate([field, field]) for field in made))
     counted = switching.count_failures(twice, twice.length[:, -1], twice.length[:, 0])

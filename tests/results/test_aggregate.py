@@ -37,10 +37,12 @@ def test_a_row_is_arithmetic_on_the_arrays():
     assert (row["n"], row["mean"]) == (5, pytest.approx(gap.mean()))
     assert row["sd"] == pytest.approx(gap.std(ddof=1))
     assert row["high"] == pytest.approx(gap.mean() + half)
-    apart = (last.queue_length.sel(policy="acqb") - last.queue_length.sel(policy="random")).values
-    half = scipy.stats.t.ppf(0.975, 4) * apart.std(ddof=1) / np.sqrt(5)
-    assert row["minus"] == pytest.approx(apart.mean())
-    assert row["minus_low"] == pytest.approx(apart.mean() - half)
+    difference = (
+        last.queue_length.sel(policy="acqb") - last.queue_length.sel(policy="random")
+    ).values
+    half = scipy.stats.t.ppf(0.975, 4) * difference.std(ddof=1) / np.sqrt(5)
+    assert row["minus"] == pytest.approx(difference.mean())
+    assert row["minus_low"] == pytest.approx(difference.mean() - half)
     own = frame.filter(pl.col("policy") == "acqb")
     assert own["minus"].is_null().all() and own["minus_low"].is_null().all()
 
@@ -54,15 +56,15 @@ def test_files_hold_the_same_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "keys, told",
+    "keys, growth",
     [
         ({"metrics": ["speed"]}, "metric speed is unknown; choose from gap, queue_length"),
         ({"reference": "nobody"}, "policy nobody is in no point; choose from acqb, random"),
         ({"rounds": [0]}, "round is 0: the first recorded round"),
     ],
 )
-def test_what_cannot_be_tabulated_is_refused(keys, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_tabulated_is_refused(keys, growth):
+    with pytest.raises(ValueError, match=growth):
         aggregate.aggregate_points(points(), **keys)
 
 
@@ -80,17 +82,17 @@ def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():
     assert "mean over λ" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(("behind", "ends"), [(4, "neither"), (500, "max")])
-def test_a_bad_policy_does_not_flatten_the_colours_of_the_others(behind, ends):
+@pytest.mark.parametrize(("other_gap", "ends"), [(4, "neither"), (500, "max")])
+def test_a_bad_policy_does_not_flatten_the_colours_of_the_others(other_gap, ends):
     """Colours of the good one's values, 1 to 4, are apart though the bad one has hundreds."""
     made = []
     for number, point in enumerate(points(), 1):
-        gaps = xr.DataArray([number, behind], dims="policy")
+        gaps = xr.DataArray([number, other_gap], dims="policy")
         made.append(point.assign(queue_length=point.optimal_queue_length + gaps))
     figure = sweeps.draw_over_keys(made, over=["alpha_scale", "c1"])
     good, bad = (axis.images[0] for axis in figure.axes if axis.images)
-    assert good.get_array().max() == 4 and bad.get_array().max() == behind
-    assert good.get_clim() == bad.get_clim() == (0, min(behind, 8))
+    assert good.get_array().max() == 4 and bad.get_array().max() == other_gap
+    assert good.get_clim() == bad.get_clim() == (0, min(other_gap, 8))
     assert bad.colorbar.extend == ends
 
 
@@ -104,11 +106,11 @@ def test_one_key_is_a_line_a_policy_with_its_interval():
         sweeps.draw_over_keys(points(), over=["kappa"])
 
 
-def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
-    """Queues that stand still, but from a known rate on, at a known growth; one never does.
+def test_the_stability_limit_is_the_last_load_before_a_queue_grows():
+    """Queues are stable up to a known rate and grow at a known rate above it; one always grows.
 
-    The mean counts, however far apart seeds are, and a rate beyond the first that is not borne does
-    not, though the queue stands still there.
+    The mean counts, however different the seeds are. Rates above the first unstable one do not
+    count, even if the queue is stable there.
     """
     by_seed = 0.5 + np.array([-3.0, -1, 1, 3])
 
@@ -124,11 +126,14 @@ def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
 
     made = [point(rate) for rate in (0.5, 0.7, 0.8, 0.6, 0.4)]
     by_policy = {row["policy"]: row for row in load_table(made).iter_rows(named=True)}
-    assert (by_policy["acqb"]["borne"], by_policy["acqb"]["next"]) == (0.5, 0.6)
+    assert (by_policy["acqb"]["stable_up_to"], by_policy["acqb"]["next"]) == (0.5, 0.6)
     assert by_policy["acqb"]["growth"] == pytest.approx(0.5) and by_policy["acqb"]["rates"] == 5
     ends = scipy.stats.ttest_1samp(by_seed, 0.0).confidence_interval(0.95)
-    told = by_policy["acqb"]["growth_low"], by_policy["acqb"]["growth_high"]
-    assert told == pytest.approx((ends.low, ends.high)) and ends.low < 0
-    assert (by_policy["random"]["borne"], by_policy["random"]["next"]) == (None, 0.4)
+    growth = by_policy["acqb"]["growth_low"], by_policy["acqb"]["growth_high"]
+    assert growth == pytest.approx((ends.low, ends.high)) and ends.low < 0
+    assert (by_policy["random"]["stable_up_to"], by_policy["random"]["next"]) == (None, 0.4)
     quiet = load_table(made[:1])
-    assert dict(zip(quiet["policy"], quiet["borne"], strict=True)) == {"acqb": 0.5, "random": None}
+    assert dict(zip(quiet["policy"], quiet["stable_up_to"], strict=True)) == {
+        "acqb": 0.5,
+        "random": None,
+    }

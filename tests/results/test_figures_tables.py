@@ -82,7 +82,7 @@ def test_lines_are_the_means_and_bands_the_interval() -> None:
     assert {(50.0, round(interval.low, 9)), (50.0, round(interval.high, 9))} <= corners
 
 
-def test_one_sd_bands_are_wider_and_said_so() -> None:
+def test_one_sd_bands_are_wider_and_labelled() -> None:
     ds = fabricate(num_seeds=12)
     ci, sd = (figures.draw_curves([ds], spread=s) for s in ("ci", "sd"))
     heights = [
@@ -110,7 +110,7 @@ def test_a_policy_looks_the_same_in_every_figure() -> None:
         assert a.get_color() == b.get_color() and a._dash_pattern == b._dash_pattern
 
 
-def test_styles_can_be_told_apart() -> None:
+def test_styles_can_be_distinguished() -> None:
     looks = [(s.color, str(s.dashes), s.marker) for s in policy_styles.STYLE.values()]
     assert len(set(looks)) == len(looks)
     assert len({style.name for style in policy_styles.STYLE.values()}) == len(policy_styles.STYLE)
@@ -254,7 +254,7 @@ def test_an_unknown_option_is_named(options: dict[str, Any], message: str) -> No
         figures.draw_curves([fabricate()], **options)
 
 
-def test_nothing_to_draw_is_said() -> None:
+def test_nothing_to_draw_is_reported() -> None:
     with pytest.raises(ValueError, match="points is empty"):
         figures.draw_curves([])
     with pytest.raises(ValueError, match="no policy but optimal"):
@@ -340,12 +340,12 @@ def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
     ds = fabricate(("acqb", "random", "zero"), num_seeds=6)
     table = tables.gap_table([ds], rounds=(60,), reference="zero")
     gap = (ds.queue_length - ds.optimal_queue_length).isel(arrival_rate=0, round=-1)
-    apart = (gap.sel(policy="zero") - gap.sel(policy="acqb")).values
+    difference = (gap.sel(policy="zero") - gap.sel(policy="acqb")).values
     row = row_of(table, policy="acqb")
-    assert row["zero_gap_minus"] == pytest.approx(apart.mean())
-    half = scipy.stats.t.ppf(0.975, 5) * apart.std(ddof=1) / np.sqrt(6)
-    assert row["zero_gap_minus_high"] == pytest.approx(apart.mean() + half)
-    assert row["excludes_zero"] == (abs(apart.mean()) > half)
+    assert row["zero_gap_minus"] == pytest.approx(difference.mean())
+    half = scipy.stats.t.ppf(0.975, 5) * difference.std(ddof=1) / np.sqrt(6)
+    assert row["zero_gap_minus_high"] == pytest.approx(difference.mean() + half)
+    assert row["excludes_zero"] == (abs(difference.mean()) > half)
     assert row_of(table, policy="zero")["zero_gap_minus"] is None
     assert "ZERO's gap minus policy's" in split_table(table, {})[1][0].headers
 
@@ -363,8 +363,8 @@ def test_lengths_and_regrets_are_tabulated_at_each_points_own_last_round(
         rounds = int(ds.attrs["horizon"])
         row = table.filter(policy="acqb", horizon=rounds).row(0, named=True)
         assert row[f"{name}_mean"] == pytest.approx(float(last.sel(policy="acqb").mean()))
-        apart = float((last.sel(policy="zero") - last.sel(policy="acqb")).mean())
-        assert row[f"zero_{name}_minus"] == pytest.approx(apart)
+        difference = float((last.sel(policy="zero") - last.sel(policy="acqb")).mean())
+        assert row[f"zero_{name}_minus"] == pytest.approx(difference)
     headers = split_table(table, {})[1][0].headers
     assert f"ZERO's {name} minus policy's" in headers
 
@@ -383,7 +383,7 @@ def test_a_round_before_the_first_recorded_is_refused() -> None:
         tables.gap_table([fabricate(every=10)], rounds=(5,))
 
 
-def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:
+def test_saved_and_printed_tables_are_equal(tmp_path: Path) -> None:
     table = tables.gap_table([fabricate(RIVALS, **SLICE)], rounds=(60,))
     csv, markdown = tables.save_table(table, tmp_path / "gap", "Gap at the end")
     back = pl.read_csv(csv)
@@ -459,7 +459,7 @@ def test_a_table_without_rows_is_not_printed() -> None:
     assert print_text(tables.gap_table([fabricate()], [60]).clear(), 80) == []
 
 
-def test_points_of_several_sources_are_told_apart() -> None:
+def test_points_of_several_sources_are_distinguished() -> None:
     points: list[xr.Dataset] = [fabricate(), fabricate(**SLICE)]
     points[1].attrs.pop("slackness")
     table = tables.gap_table(points, rounds=(60,))
@@ -525,9 +525,11 @@ def test_a_users_words_stand_in_markdown_verbatim(tmp_path: Path) -> None:
     table = tables.gap_table([odd()], rounds=(60,))
     _, markdown = tables.save_table(table, tmp_path / "odd", " and ".join(ODD))
     read = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown.read_text())
-    said = ["".join(c.content for c in one.children or []) for one in read if one.type == "inline"]
-    assert said[0] == " and ".join(ODD) and r"a$\no$" in said[1]
-    assert set(ODD) <= set(said)
+    contents = [
+        "".join(c.content for c in one.children or []) for one in read if one.type == "inline"
+    ]
+    assert contents[0] == " and ".join(ODD) and r"a$\no$" in contents[1]
+    assert set(ODD) <= set(contents)
     # GitHub takes what stands between two dollars for mathematics.
     assert not re.search(r"(?<!\\)\$", markdown.read_text())
 

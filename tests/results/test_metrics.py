@@ -107,7 +107,7 @@ def test_many_recorders_have_tables_of_their_own_that_a_page_is_wide_enough_for(
     assert len(split_table(few, own)[1]) == 1, "one among the others"
 
 
-def test_several_experiments_have_a_column_that_tells_them_apart():
+def test_several_experiments_have_a_column_of_names():
     both = [point(), point(experiment="another")]
     table = aggregate.aggregate_points(both, ["gap"])
     assert sorted(table["experiment"].unique()) == ["another", "synthetic"]

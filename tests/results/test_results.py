@@ -185,14 +185,14 @@ def test_other_peoples_files_survive_a_new_result(tmp_path: Path) -> None:
     assert results.load(tmp_path / "study.nc").sizes["round"] == 30
 
 
-@pytest.mark.parametrize("kept", cases([0, 10, 4000, -1], [-1]))
-def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("num_bytes", cases([0, 10, 4000, -1], [-1]))
+def test_a_truncated_file_is_refused(tmp_path: Path, num_bytes: int) -> None:
     file = store(tmp_path / "point", fabricate())
-    file.write_bytes(file.read_bytes()[:kept])
+    file.write_bytes(file.read_bytes()[:num_bytes])
     for read in (results.load, results.load_points, results.read_manifest, results.read_config):
-        with pytest.raises(results.ResultError, match="point.nc is damaged") as told:
+        with pytest.raises(results.ResultError, match="point.nc is damaged") as raised:
             read(file)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(raised.value)
     with pytest.raises(results.ResultError, match="point.nc is damaged"):
         results.load(tmp_path)
 
@@ -208,7 +208,7 @@ def test_one_changed_byte_is_refused(tmp_path: Path, place: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+def test_another_programs_file_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs.nc"
     fabricate().to_netcdf(theirs, engine="h5netcdf")
     with pytest.raises(results.ResultError, match="theirs.nc is damaged, or not a result of cqbj"):
@@ -255,9 +255,9 @@ def test_of_two_results_of_one_policy_the_newer_is_read(tmp_path: Path) -> None:
     new["regret"] = new["regret"] + 1
     parts = {"b": (old, ["random", "acqb"], "2"), "a": (new, ["random", "zero"], "3")}
     for stem, (ds, labels, day) in parts.items():
-        said = {"point": "p", "key": "c", "policies": dict.fromkeys(labels, stem)}
-        said |= {"finished": day}
-        results.save(ds.sel(policy=labels), said, "", tmp_path / f"{stem}.nc")
+        manifest_fields = {"point": "p", "key": "c", "policies": dict.fromkeys(labels, stem)}
+        manifest_fields |= {"finished": day}
+        results.save(ds.sel(policy=labels), manifest_fields, "", tmp_path / f"{stem}.nc")
     read = results.load(tmp_path)
     assert read["policy"].values.tolist() == ["random", "acqb", "zero"], "as they were computed"
     for label, ds in (("random", new), ("zero", new), ("acqb", old)):
@@ -361,18 +361,18 @@ def test_each_point_of_a_file_keeps_what_is_its_own(tmp_path: Path) -> None:
 def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: Path) -> None:
     for k, code in ((1, "x"), (2, "y")):
         point = fabricate(("random",), num_seeds=1, horizon=2, K=k)
-        said = {"code": code, "point": f"K={k}", "key": code, "policies": {}}
-        results.save(point, said, "", tmp_path / f"{k}.nc")
+        manifest_fields = {"code": code, "point": f"K={k}", "key": code, "policies": {}}
+        results.save(point, manifest_fields, "", tmp_path / f"{k}.nc")
     with pytest.raises(results.ResultError, match="holds points that 2 versions of the code"):
         results.load(tmp_path)
     assert len(results.load_points(tmp_path)) == results.count_points(tmp_path) == 2
 
 
-def test_a_point_says_its_own_before_what_its_study_varied(tmp_path: Path) -> None:
+def test_a_points_own_values_precede_those_its_study_varied(tmp_path: Path) -> None:
     varied = {"varied": {"K": 9, "policy.alpha_scale": 0.3}}
     one = label_point(StoredPoint(fabricate(K=2), varied, ""), tmp_path / "p.nc").point.attrs
-    told = {"K": 2, "policy.alpha_scale": 0.3, "path": str(tmp_path / "p.nc")}
-    assert {key: one[key] for key in told} == told
+    raised = {"K": 2, "policy.alpha_scale": 0.3, "path": str(tmp_path / "p.nc")}
+    assert {key: one[key] for key in raised} == raised
 
 
 def test_nothing_there(tmp_path: Path) -> None:

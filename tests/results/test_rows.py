@@ -23,10 +23,10 @@ def test_a_query_has_its_runs_seed_its_own_number_and_its_servers_name():
         {"policy": ["x"], "arrival_rate": [0.7], "seed": [4, 9]},
         {SERVERS: "small, large", "K": 1, "path": "p"},
     )
-    told = query_log.tabulate_queries([point]).drop("arrival_rate", "policy").rows(named=True)
+    tabulated = query_log.tabulate_queries([point]).drop("arrival_rate", "policy").rows(named=True)
     words = ("seed", "query", "arrival", "first_service", "departure", "outcome", "attempts",
              "server", "llm", "dollars", "score", "prompt")  # fmt: skip
-    assert [tuple(row[word] for word in words) for row in told] == [
+    assert [tuple(row[word] for word in words) for row in tabulated] == [
         (4, 0, 1, 2, 5, "satisfied", 3, 1, "large", 0.5, 0.25, 11),
         (4, 2, 3, None, None, "there", 0, None, None, None, None, 12),
         (9, 1, 2, 3, 4, "gave up", 1, None, None, 0.1, None, 13),

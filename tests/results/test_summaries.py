@@ -199,8 +199,8 @@ def test_mean_over_a_missing_dimension_is_refused() -> None:
         summaries.mean_ci(xr.DataArray([1.0, 2.0], dims="run"))
 
 
-def test_what_points_say_is_said_of_all_of_them_together() -> None:
-    """Policies in the order in which points name them, keys sorted, every label of a stand-in."""
+def test_attributes_of_points_are_merged() -> None:
+    """Policies in the order in which points name them, keys sorted, every label of a proxy."""
     points = [
         fabricate(labels, rates=(rate,), num_seeds=2, horizon=horizon, every=every, K=k, dim=dim,
                   stand_in=label, path=label)

@@ -56,7 +56,7 @@ def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
 
 
 @pytest.mark.slow
-def test_without_bursts_the_arrivals_are_the_same_and_nothing_else_is_drawn_anew():
+def test_without_bursts_the_arrivals_are_the_same_and_no_other_draw_changes():
     calm = ArrivalWrapper(source=SOURCE, process=BurstyArrivals(burst=0.0))
     jax.tree.map(np.testing.assert_array_equal, instance(SOURCE), instance(calm))
     wild = instance(ArrivalWrapper(source=SOURCE, process=BurstyArrivals(burst=0.5)))
@@ -166,7 +166,7 @@ def test_arrivals_of_a_configuration(tmp_path):
     assert describe_differences(config)["arrivals"] == "trace mine"
     bursty = describe_differences(composed("experiment=synthetic", "arrivals=bursty"))
     assert bursty["arrivals"] == "bursty (0.5, 50 rounds)"
-    for wrong, said in (
+    for wrong, message in (
         (
             ("arrivals=poisson",),
             "arrivals=poisson must be one of bernoulli, bursty, batches, trace",
@@ -174,7 +174,7 @@ def test_arrivals_of_a_configuration(tmp_path):
         (("arrivals=trace",), "arrivals=trace needs trace=FILE"),
         (("arrivals=trace", f"trace={file}"), "lacks column 'timestamp', it has when, tokens"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             build_queries(composed("experiment=synthetic", *wrong), SOURCE)
 
 

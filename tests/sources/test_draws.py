@@ -34,7 +34,7 @@ ROUNDS, BLOCK = 20, 8
 
 
 @functools.partial(jax.jit, static_argnames="problem", compiler_options=FAST_COMPILE_OPTIONS)
-def world_of(source, rate, problem, seed=3):
+def workload_of(source, rate, problem, seed=3):
     return source.draw_workload(rng.run_key(seed), rate, problem)
 
 
@@ -54,7 +54,7 @@ def test_synthetic_queries_are_the_first_candidates_that_meet_the_slackness(
     monkeypatch.setattr(synthetic, "BLOCK", BLOCK)
     # What is compiled for blocks of this size is no other test's.
     of_seeds = synthetic._candidates.__wrapped__
-    own = jax.jit(lambda *given: of_seeds(*given), static_argnums=3)
+    own = jax.jit(lambda *arguments: of_seeds(*arguments), static_argnums=3)
     monkeypatch.setattr(synthetic, "_candidates", own)
     source = Synthetic(num_servers=3, dim=2, slackness=0.1, parameters=parameters)
     problem, shared = source.problem(size, ROUNDS), parameters == "shared"
@@ -71,12 +71,14 @@ def test_synthetic_queries_are_the_first_candidates_that_meet_the_slackness(
         assert -1 <= known.min() < -0.6 and 0.6 < known.max() <= 1
     theta, drawn = theta[0], drawn.reshape(9 * BLOCK, *problem.contexts_shape[1:])
     utilities = drawn @ theta if shared else drawn @ theta.T
-    kept = np.flatnonzero(departs(utilities, size) >= rate + 0.1)[:ROUNDS]
-    assert len(kept) == ROUNDS and kept[-1] >= ROUNDS + 5, "some are refused, in several blocks"
-    world = world_of(as_arrays(source), rate, problem)
-    np.testing.assert_array_equal(world.contexts, drawn[kept])
-    np.testing.assert_allclose(world.utilities, utilities[kept], rtol=1e-5, atol=1e-6)
-    assert world.arrival_rows.tolist() == world.prompts.tolist() == list(range(ROUNDS))
+    accepted = np.flatnonzero(departs(utilities, size) >= rate + 0.1)[:ROUNDS]
+    assert len(accepted) == ROUNDS and accepted[-1] >= ROUNDS + 5, (
+        "some are refused, in several blocks"
+    )
+    workload = workload_of(as_arrays(source), rate, problem)
+    np.testing.assert_array_equal(workload.contexts, drawn[accepted])
+    np.testing.assert_allclose(workload.utilities, utilities[accepted], rtol=1e-5, atol=1e-6)
+    assert workload.arrival_rows.tolist() == workload.prompts.tolist() == list(range(ROUNDS))
     # The first eight blocks tell how they are served.
     probed, come = utilities[: 8 * BLOCK], departs(utilities[: 8 * BLOCK], size) >= rate + 0.1
     each = [departs(probed[:, list(one)], size) for one in itertools.combinations(range(3), size)]
@@ -103,7 +105,7 @@ def test_a_share_of_contexts_too_small_to_wait_for_is_refused(monkeypatch):
         source.check(seeds, 0.5, 1)
 
 
-def test_log_odds_and_largest_scores_are_what_they_say():
+def test_log_odds_and_largest_scores_match_their_definitions():
     assert synthetic._log_odds(0.0) == synthetic._log_odds(-0.2) == -math.inf
     assert synthetic._log_odds(1.0) == math.inf
     assert synthetic._log_odds(0.8) == pytest.approx(math.log(4))
@@ -130,11 +132,11 @@ def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_t
     for one in (coin, Coin(), Coin(num_servers=1)):
         one.check(np.arange(2), 0.3, 1)
     horizon = 4000
-    world = world_of(as_arrays(coin), 0.3, coin.problem(2, horizon))
-    np.testing.assert_array_equal(world.contexts, np.eye(3))
-    np.testing.assert_allclose(departs(world.utilities, 2), [0.2, 0.6, 0.5], rtol=1e-5)
-    assert world.utilities.shape == (3, 4) and world.prompts.tolist() == [0, 1, 2]
-    counts = np.bincount(world.arrival_rows, minlength=3) / horizon
+    workload = workload_of(as_arrays(coin), 0.3, coin.problem(2, horizon))
+    np.testing.assert_array_equal(workload.contexts, np.eye(3))
+    np.testing.assert_allclose(departs(workload.utilities, 2), [0.2, 0.6, 0.5], rtol=1e-5)
+    assert workload.utilities.shape == (3, 4) and workload.prompts.tolist() == [0, 1, 2]
+    counts = np.bincount(workload.arrival_rows, minlength=3) / horizon
     np.testing.assert_allclose(counts, [0.75, 0.25, 0.0], atol=5 * 0.5 / np.sqrt(horizon))
     assert counts[2] == 0
     mean = 0.75 / 0.2 + 0.25 / 0.6
@@ -143,7 +145,7 @@ def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_t
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (dict(success=0.0), "success=0.0 must be one probability, between 0 and 1"),
         (dict(success=-0.5), "success=-0.5 must be one probability"),
@@ -157,8 +159,8 @@ def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_t
         (dict(num_servers=0), "num_servers=0 must be at least 1"),
     ],
 )
-def test_what_is_no_coin_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_coin_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         Coin(**wrong).check(np.arange(2), 0.3, 1)
 
 
@@ -172,14 +174,19 @@ def test_a_pool_is_drawn_by_the_seed_and_its_rows_go_together():
     assert not PromptPool(pool_size=5, contexts=tables["contexts"], utilities=tables["utilities"],
                        dollars=tables["dollars"]).problem(1, 9).has_costs  # fmt: skip
     source.check(np.arange(2), 0.3, 1)
-    world, other = (world_of(as_arrays(source), 0.3, problem, seed) for seed in (3, 4))
-    pool = np.asarray(world.prompts)
+    workload, other = (workload_of(as_arrays(source), 0.3, problem, seed) for seed in (3, 4))
+    pool = np.asarray(workload.prompts)
     assert len(set(pool.tolist())) == 5 and pool.min() >= 0 and pool.max() < 9
     assert pool.tolist() != other.prompts.tolist()
-    told = (world.contexts, world.utilities, world.answer_costs.dollars, world.answer_costs.scores)
-    for ours, name in zip(told, ("contexts", "utilities", "dollars", "scores"), strict=True):
+    arrays = (
+        workload.contexts,
+        workload.utilities,
+        workload.answer_costs.dollars,
+        workload.answer_costs.scores,
+    )
+    for ours, name in zip(arrays, ("contexts", "utilities", "dollars", "scores"), strict=True):
         np.testing.assert_allclose(ours, tables[name][pool], rtol=1e-6)
-    counts = np.bincount(world.arrival_rows, minlength=5)
+    counts = np.bincount(workload.arrival_rows, minlength=5)
     assert len(counts) == 5 and (np.abs(counts - 60) < 5 * np.sqrt(60)).all()
     chances = np.exp(tables["utilities"])
     leaves = (chances / (1 + chances)).mean(axis=1)
@@ -192,17 +199,22 @@ def test_drift_turns_utilities_towards_the_neighbours():
         source=scenarios.routing(np.arange(12.0).reshape(4, 3)), jump_at=3, quarter=4
     )
     problem = jumps.problem(1, 6)
-    drift = world_of(as_arrays(jumps), 0.3, problem).drift
+    drift = workload_of(as_arrays(jumps), 0.3, problem).drift
     angle = np.pi / 2 * (np.array([0, 0, 1, 1, 1, 1]) + np.arange(6) / 4)
     np.testing.assert_allclose(drift.cos, np.cos(angle), atol=1e-6)
     np.testing.assert_allclose(drift.sin, np.sin(angle), atol=1e-6)
-    world = world_of(as_arrays(jumps), 0.3, problem)
-    np.testing.assert_array_equal(drift.other, np.asarray(world.utilities)[:, [2, 0, 1]])
-    assert (np.asarray(world_of(as_arrays(still), 0.3, still.problem(1, 6)).drift.sin) == 0).all()
+    workload = workload_of(as_arrays(jumps), 0.3, problem)
+    np.testing.assert_array_equal(drift.other, np.asarray(workload.utilities)[:, [2, 0, 1]])
+    assert (
+        np.asarray(workload_of(as_arrays(still), 0.3, still.problem(1, 6)).drift.sin) == 0
+    ).all()
     assert jumps.uniform_service(None, 0.3, 1) == jumps.source.uniform_service(None, 0.3, 1)
     jumps.check(np.arange(2), 0.3, 1)
-    for wrong, said in ((dict(jump_at=0), "jump_at=0 must be"), (dict(quarter=0.5), "quarter=0.5")):
-        with pytest.raises(ValueError, match=said):
+    for wrong, message in (
+        (dict(jump_at=0), "jump_at=0 must be"),
+        (dict(quarter=0.5), "quarter=0.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
             DriftWrapper(source=still.source, **wrong).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="drift goes inside"):
         DriftWrapper(source=scenarios.Batches(source=still.source)).check(np.arange(2), 0.3, 1)
@@ -235,7 +247,7 @@ def test_batches_have_their_sizes_and_poisson_its_counts():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "rate", "said"),
+    ("wrong", "rate", "message"),
     [
         (dict(most=0), 0.5, "most=0 must be a whole number in 1..256"),
         (dict(most=257), 0.5, "most=257 must be a whole number"),
@@ -246,14 +258,14 @@ def test_batches_have_their_sizes_and_poisson_its_counts():
         (dict(sizes=[1, 1]), 1.6, "arrival_rate=1.6 must be at most 1.5, a batch"),
     ],
 )
-def test_what_are_no_batches_is_refused(wrong, rate, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_are_no_batches_is_refused(wrong, rate, message):
+    with pytest.raises(ValueError, match=message):
         BatchArrivals(**wrong).check(rate)
     BatchArrivals(most=12).check(0.5)
     BatchArrivals(sizes=[1, 1]).check(1.5)
 
 
-def test_a_trace_is_kept_in_mean_intervals():
+def test_a_trace_is_scaled_to_mean_intervals():
     np.testing.assert_allclose(convert_trace(np.array([10.0, 14.0, 16.0])).times, [0, 4 / 3, 2])
     np.testing.assert_allclose(convert_trace(np.array([7.0])).times, [0])
     trace = convert_trace(np.array([10.0, 14.0, 16.0]))
@@ -270,7 +282,7 @@ def test_a_prompt_that_may_not_come_again_comes_once():
     again = PromptPool(pool_size=25, **table)
     once = PromptPool(pool_size=25, repeats=False, **table)
     rows, others = (
-        np.asarray(world_of(as_arrays(one), 0.5, one.problem(1, ROUNDS)).arrival_rows)
+        np.asarray(workload_of(as_arrays(one), 0.5, one.problem(1, ROUNDS)).arrival_rows)
         for one in (once, again)
     )
     assert len(set(rows.tolist())) == ROUNDS > len(set(others.tolist()))
@@ -278,11 +290,11 @@ def test_a_prompt_that_may_not_come_again_comes_once():
         once.problem(1, 26)
     # Of two that may come in a round the first has the earlier row.
     two = ArrivalWrapper(source=once, process=BatchArrivals(sizes=[1, 1]))
-    rows = world_of(as_arrays(two), 0.5, two.problem(1, ROUNDS // 2)).arrival_rows
+    rows = workload_of(as_arrays(two), 0.5, two.problem(1, ROUNDS // 2)).arrival_rows
     assert rows.tolist() == np.arange(ROUNDS).reshape(-1, 2).tolist()
 
 
-def test_kept_verdicts_are_of_one_server_and_of_queries_that_come_alone():
+def test_fixed_outcomes_need_one_server_and_single_arrivals():
     table = {"contexts": np.zeros((30, 2)), "utilities": np.zeros((30, 3)), "pool_size": 9}
     by_query, seeds = PromptPool(outcome="query", **table), np.arange(2)
     by_query.check(seeds, 0.5, 1)

@@ -78,7 +78,7 @@ def test_kinds_arrive_by_their_weights_and_one_llm_is_a_coin():
 
 
 def test_a_wrong_matrix_is_one_sentence():
-    for matrix, weights, said in (
+    for matrix, weights, error_text in (
         ([[0.9, 1.2]], None, r"matrix: LLM 0, kind 1 must be a probability in \[0, 1\], got 1.2"),
         ([[0.9, float("nan")]], None, "LLM 0, kind 1 must be a probability"),
         ([0.9, 0.2], None, "matrix must have a row for each LLM"),
@@ -86,7 +86,7 @@ def test_a_wrong_matrix_is_one_sentence():
         ([[0.9, 0.2]], [0, 0], "weights=.* not all 0"),
     ):
         source = SuccessProbabilities(matrix=matrix, weights=weights)
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=error_text):
             cqbjax.sweep(["random"], source, arrival_rate=[0.3], num_seeds=1, horizon=4)
     with pytest.raises(ValueError, match="must be a list of numbers"):
         SuccessProbabilities(matrix=[[0.9], [0.1, 0.2]])

@@ -48,14 +48,14 @@ def cases() -> dict[str, tuple[Case, str]]:
 
 def of_memory() -> dict[str, Case]:
     """Return cases in which verdicts are kept, prompts look alike, or each comes once."""
-    once, alike = pool(3), pool(3)
-    alike = dataclasses.replace(alike, contexts=np.repeat(alike.contexts[:12], 5, axis=0))
+    once, repeated = pool(3), pool(3)
+    repeated = dataclasses.replace(repeated, contexts=np.repeat(repeated.contexts[:12], 5, axis=0))
     contexts, utilities = (np.tile(one, (3, 1)) for one in (once.contexts, once.utilities))
     once = sources.PromptPool(contexts=contexts, utilities=utilities, pool_size=150, repeats=False)
     return {
         "prompt": Case(dataclasses.replace(pool(3), outcome="prompt"), 1, 0.6, HORIZON, seed=7),
         "query": Case(dataclasses.replace(once, outcome="query"), 1, 0.6, HORIZON, seed=8),
-        "alike": Case(alike, 1, 0.6, HORIZON, seed=9, recall_by="embedding"),
+        "alike": Case(repeated, 1, 0.6, HORIZON, seed=9, recall_by="embedding"),
     }
 
 
@@ -69,7 +69,7 @@ FORMS = ("acqb_ucb", *reference.RETRIES, *recorded.WINDOWED)
 # Those that remember, and those that they are compared with.
 REMEMBER = ("acqb_recall", "optimal", "routed", "routed_fallback_rr", "routed_recall_priority",
             "routed_cache_priority")  # fmt: skip
-# The quick tier compares what is one program of ACQB, its words being numbers, the yardstick and
+# The quick tier compares what is one program of ACQB, whose keys are numbers, the oracle and
 # the bandits: a fault in the round, in a policy or in what it learns shows here. The estimators
 # have programs of their own (estimation/test_plain_loops.py); so have other forms of ACQB: slow.
 WORDS = ("acqb", "acqb_fifo", "acqb_rr", "acqb_random", "acqb_explore_fifo", "cqb_eps")
@@ -92,10 +92,10 @@ def differences(ours: reference.Trajectory, theirs: reference.Trajectory) -> dic
     for field in dataclasses.fields(reference.Trajectory):
         one, other = getattr(ours, field.name), getattr(theirs, field.name)
         assert one.shape == other.shape, field.name
-        apart = one != other
+        differs = one != other
         if field.name not in EXACT:
-            apart = ~(np.abs(one - other) <= (1e-9 if field.name == "regret" else 1e-6))
-        rounds = np.flatnonzero(apart.reshape(len(one), -1).any(axis=1))
+            differs = ~(np.abs(one - other) <= (1e-9 if field.name == "regret" else 1e-6))
+        rounds = np.flatnonzero(differs.reshape(len(one), -1).any(axis=1))
         if len(rounds):
             first_rounds[field.name] = int(rounds[0]) + 1
     return first_rounds
@@ -117,11 +117,11 @@ def check_the_run_is_worth_comparing(label: str, run: reference.Trajectory) -> N
 
 def check_whole_runs(name: str, labels: tuple[str, ...], among: tuple[str, ...] = ()) -> None:
     case, estimator = CASES[name]
-    world, draws = recorded.record(case)
+    workload, draws = recorded.record(case)
     played = play([(case, label) for label in labels], estimator, among)
     empty_rounds = 0
     for label, ours in zip(labels, played, strict=True):
-        theirs = reference.simulate(label, world, draws, case.settings())
+        theirs = reference.simulate(label, workload, draws, case.settings())
         differing = differences(ours, theirs)
         assert not differing, f"{label}: field -> first round that differs: {differing}"
         check_the_run_is_worth_comparing(label, theirs)
@@ -137,22 +137,22 @@ def test_whole_runs_of_acqb_are_identical(name: str, x64: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
-def test_whole_runs_are_identical_whatever_is_kept_or_remembered(name: str, x64: None) -> None:
+def test_whole_runs_are_identical_whatever_is_fixed_or_remembered(name: str, x64: None) -> None:
     case = MEMORY[name]
-    world, draws = recorded.record(case)
+    workload, draws = recorded.record(case)
     if name == "query":
-        assert len(np.unique(world.arrival_index)) == HORIZON, "a prompt comes twice"
+        assert len(np.unique(workload.arrival_index)) == HORIZON, "a prompt comes twice"
     played = play([(case, label) for label in REMEMBER], "newton_cg", REMEMBER)
     for label, ours in zip(REMEMBER, played, strict=True):
-        theirs = reference.simulate(label, world, draws, case.settings())
+        theirs = reference.simulate(label, workload, draws, case.settings())
         differing = differences(ours, theirs)
         assert not differing, f"{label}: field -> first round that differs: {differing}"
         assert (theirs.choice[theirs.query >= 0] < 0).any(), "no retrial"
-        # What is told apart here must change a decision.
-        plain = dataclasses.replace(draws, kept=None)
+        # Settings that are distinguished here must change a decision.
+        plain = dataclasses.replace(draws, stored=None)
         other = dataclasses.replace(case, recall_by="row").settings()
-        apart = differences(theirs, reference.simulate(label, world, plain, other))
-        assert apart or (name == "alike" and "recall" not in label and "cache" not in label)
+        differs = differences(theirs, reference.simulate(label, workload, plain, other))
+        assert differs or (name == "alike" and "recall" not in label and "cache" not in label)
 
 
 @pytest.mark.slow
@@ -182,21 +182,21 @@ def long_cases() -> dict[str, Case]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_cases())
-def test_a_run_past_several_pages_decides_alike_with_the_steps_of_a_study(name, x64: None) -> None:
+def test_a_run_over_several_pages_decides_the_same_with_a_studys_steps(name, x64: None) -> None:
     case = long_cases()[name]
     [ours] = recorded.play([(case, "acqb")], among=["acqb"], estimator="running", exact_steps=0)
-    world, draws = recorded.record(case)
+    workload, draws = recorded.record(case)
 
-    def apart(settings: reference.Settings) -> np.ndarray:
-        theirs = reference.simulate("acqb", world, draws, settings)
+    def differs(settings: reference.Settings) -> np.ndarray:
+        theirs = reference.simulate("acqb", workload, draws, settings)
         assert (theirs.query >= 0).sum() > 300
         for field in EXACT:
             np.testing.assert_array_equal(getattr(ours, field), getattr(theirs, field), field)
         return np.abs(ours.theta - theirs.theta) - 1e-3 * np.abs(theirs.theta)
 
-    assert apart(case.settings()).max() <= 1e-3
+    assert differs(case.settings()).max() <= 1e-3
     with pytest.raises(AssertionError):
-        assert apart(dataclasses.replace(case.settings(), lambda0=1.05)).max() <= 1e-3
+        assert differs(dataclasses.replace(case.settings(), lambda0=1.05)).max() <= 1e-3
 
 
 class Planted:
@@ -212,11 +212,11 @@ class Planted:
 
     def found(self, seed: int, spoil=None, **wrong: float) -> dict[str, int]:
         """Return what differs when the reference has wrong settings or `spoil`ed draws."""
-        ours, (world, draws) = self.played[seed], self.recorded[seed]
+        ours, (workload, draws) = self.played[seed], self.recorded[seed]
         if spoil is not None:
             draws = spoil(draws, ours)
         settings = dataclasses.replace(self.case.settings(), **wrong)
-        return differences(ours, reference.simulate(self.label, world, draws, settings))
+        return differences(ours, reference.simulate(self.label, workload, draws, settings))
 
     def noticed(self, spoil=None, **wrong: float) -> dict[str, int]:
         """Return what the first of several runs to differ shows."""

@@ -166,7 +166,7 @@ FAULTS = {
 }
 
 
-# What is told of actions, of states and of what must not be learnt from.
+# Messages on actions, states and feedback that must not be used.
 QUICK_FAULTS = ("shapes and types",)
 
 
@@ -241,7 +241,7 @@ def test_static_fields_must_be_hashable():
         check_policy(Faulty(act=[1, 2]))
 
 
-def test_a_class_that_is_no_pytree_is_told_how_to_become_one():
+def test_a_class_that_is_no_pytree_gets_an_instruction():
     class Plain(EpsilonGreedy):
         pass
 

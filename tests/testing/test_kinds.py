@@ -51,17 +51,17 @@ class Own(UserModel):
     """Users with one part exchanged."""
 
     made: Any = static(default=lambda drawn: drawn)
-    say: Any = static(default=lambda said, drawn: said)
-    bear: Any = static(default=lambda problem: None)
+    reaction: Any = static(default=lambda messages, drawn: messages)
+    patience: Any = static(default=lambda problem: None)
 
     def draw(self, key, problem):
         return self.made(jax.random.uniform(key, (problem.horizon, problem.channels)))
 
     def draw_patience(self, key, problem):
-        return self.bear(problem)
+        return self.patience(problem)
 
     def react(self, drawn, attempts):
-        return self.say(PAPER_REACTION._replace(abandons=drawn < 0.1), drawn)
+        return self.reaction(PAPER_REACTION._replace(abandons=drawn < 0.1), drawn)
 
 
 @pytree
@@ -71,7 +71,7 @@ class Shop(ServiceModel):
     made: Any = static(default=lambda drawn: drawn)
     up: Any = static(default=lambda drawn: drawn > 0.1)
     time: Any = static(default=lambda servers: jnp.max(servers) + 1)
-    hear: Any = static(default=lambda drawn: drawn[0] > 0.5)
+    feedback: Any = static(default=lambda drawn: drawn[0] > 0.5)
     price: Any = static(default=lambda drawn: 1 + drawn)
     many: Any = static(default=1)
     late: Any = static(default=0)
@@ -95,7 +95,7 @@ class Shop(ServiceModel):
         return self.time(servers)
 
     def feedback_arrives(self, drawn, place):
-        return self.hear(drawn)
+        return self.feedback(drawn)
 
     def prices(self, drawn):
         return self.price(drawn)
@@ -108,23 +108,23 @@ def outside(drawn):
 FAULTS = {
     "Own: draw must return arrays [T, c, ...], for each round and channel, here [48, 1], "
     "and returns float32[47, 1]": Own(made=lambda drawn: drawn[1:]),
-    "Own: react must return a Reaction, and it returns tuple": Own(say=lambda s, d: tuple(s)),
+    "Own: react must return a Reaction, and it returns tuple": Own(reaction=lambda s, d: tuple(s)),
     "Own: Reaction.abandons must be bool[], and react returns float32[]":
-        Own(say=lambda s, d: s._replace(abandons=d)),
+        Own(reaction=lambda s, d: s._replace(abandons=d)),
     "Own: Reaction.return_delay must be int32[], and react returns float32[]":
-        Own(say=lambda s, d: s._replace(return_delay=3 * d)),
+        Own(reaction=lambda s, d: s._replace(return_delay=3 * d)),
     "Own: draw_patience must return int32[48, 1] or None, and it returns int32[48]":
-        Own(bear=lambda problem: jnp.ones(problem.horizon, jnp.int32)),
+        Own(patience=lambda problem: jnp.ones(problem.horizon, jnp.int32)),
     "Own: draw_patience must return at least 1 round":
-        Own(bear=lambda problem: jnp.zeros((problem.horizon, 1), jnp.int32)),
+        Own(patience=lambda problem: jnp.zeros((problem.horizon, 1), jnp.int32)),
     "Own: draw must return numbers, and some are NaN":
         Own(made=lambda drawn: drawn.at[7].set(jnp.nan)),
     "Own: react must return a return_delay of at least 1 round":
-        Own(say=lambda s, d: s._replace(return_delay=jnp.int32(8 * d))),
+        Own(reaction=lambda s, d: s._replace(return_delay=jnp.int32(8 * d))),
     "Own: the same key must give the same draws": Own(made=outside),
     "Own: the first rounds must be the same at any horizon": Own(made=lambda drawn: drawn[::-1]),
     "Own: react must be pure":
-        Own(say=lambda s, d: s._replace(return_delay=jnp.int32(1 + next(CALLS) % 2))),
+        Own(reaction=lambda s, d: s._replace(return_delay=jnp.int32(1 + next(CALLS) % 2))),
     "Shop: draw must return arrays [T, ...]": Shop(made=lambda drawn: drawn[1:]),
     "Shop: available must return bool[4] or None, and it returns float32[4]": Shop(up=lambda d: d),
     "Shop: available must return bool[4] or None, and it returns bool[3]":
@@ -134,7 +134,7 @@ FAULTS = {
     "Shop: a model with a method service_time needs multi_round = True": Shop(multi_round=False),
     "Shop: service_time must return at least 1 round": Shop(time=lambda servers: jnp.min(servers)),
     "Shop: feedback_arrives must return bool[] or None, and it returns bool[4]":
-        Shop(hear=lambda d: d > 0),
+        Shop(feedback=lambda d: d > 0),
     "Shop: prices must return float32[4] or None, and it returns float32[]":
         Shop(price=lambda d: d[0]),
     "Shop: prices must be finite and not negative": Shop(price=lambda d: d - 0.5),
@@ -159,8 +159,8 @@ def refusal(call, *arguments, **more):
 @pytest.mark.parametrize("message", cases(FAULTS, QUICK))
 def test_a_planted_fault_is_found(message):
     kind = FAULTS[message]
-    said = refusal(check_users if isinstance(kind, UserModel) else check_service, kind)
-    assert said.startswith(message)
+    messages = refusal(check_users if isinstance(kind, UserModel) else check_service, kind)
+    assert messages.startswith(message)
 
 
 @pytest.mark.slow
@@ -179,14 +179,14 @@ QUICK_SWEEP = [name for name in IN_A_SWEEP if "bool[3]" in name]
 def test_a_sweep_refuses_what_shapes_and_draws_show(message):
     kind, more = FAULTS[message], {"horizon": 48, "seeds": [4, 9], "K": 2}
     group = "users" if isinstance(kind, UserModel) else "service"
-    said = refusal(
+    messages = refusal(
         cqbjax.sweep, {"random": RandomRouting()}, Coin(num_servers=4), arrival_rate=[0.4],
         **{group: [kind]}, **more,
     )  # fmt: skip
     head = f"{group}: {message}" if message.startswith("Shop.") else f"{group} {message}"
-    assert said.startswith(head), said
-    drawn = any(word in said for word in ("NaN", "at least 1 round", "finite and"))
-    assert said.endswith("those of seed 4, arrival_rate 0.4 do not") == drawn
+    assert messages.startswith(head), messages
+    drawn = any(word in messages for word in ("NaN", "at least 1 round", "finite and"))
+    assert messages.endswith("those of seed 4, arrival_rate 0.4 do not") == drawn
 
 
 def test_a_kind_that_is_none_is_refused():
@@ -203,14 +203,14 @@ def test_a_kind_that_is_none_is_refused():
     class Loose:
         pass
 
-    said = {
+    messages = {
         "Plain must be registered as a pytree: decorate it with core.pytree.pytree": Plain(),
         "Silent must override at least one of react, draw_patience": Silent(),
         "Loose must be a subclass of cqbjax.UserModel": Loose(),
         "Shop must be a subclass of cqbjax.UserModel": Shop(),
         "Own is a class: give an instance of it, Own(...)": Own,
     }
-    for message, kind in said.items():
+    for message, kind in messages.items():
         assert refusal(check_users, kind) == message
         plays = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 8, "users": [kind]}
         assert refusal(cqbjax.sweep, {}, Coin(), **plays) == f"users: {message}"

@@ -25,29 +25,29 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path, monkeypatch, capsys):
     assert table["known"][0] == pytest.approx(0.3 * 0.7 / 0.45)
     for row in table.iter_rows(named=True):
         assert row["simulated_low"] < row["simulated"] < row["simulated_high"]
-        told = 100 * (row["simulated"] / row["known"] - 1)
-        assert row["apart"] == pytest.approx(told, abs=1e-4)
-        assert abs(row["apart"]) < 25
+        percent = 100 * (row["simulated"] / row["known"] - 1)
+        assert row["error"] == pytest.approx(percent, abs=1e-4)
+        assert abs(row["error"]) < 25
     assert "λ(1-λ) / (m-λ)" in (tmp_path / "tables" / "known_answers.md").read_text()
     assert (tmp_path / "figures" / "known_answers.png").stat().st_size > 5000
     assert "one success rate" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_committed_table_is_of_these_worlds_and_holds_what_is_known():
+def test_the_committed_table_has_these_scenarios_and_the_known_means():
     table = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
-    worlds = {one.name: one for one in known_queues.KNOWN}
-    assert sorted(zip(table["world"], table["load"], strict=True)) == sorted(
-        (name, load) for name in worlds for load in (0.6, 0.8, 0.95)
+    known = {one.name: one for one in known_queues.KNOWN}
+    assert sorted(zip(table["scenario"], table["load"], strict=True)) == sorted(
+        (name, load) for name in known for load in (0.6, 0.8, 0.95)
     )
     for row in table.iter_rows(named=True):
-        one = worlds[row["world"]]
+        one = known[row["scenario"]]
         assert row["closed_form"] == one.formula
         assert row["arrival_rate"] == pytest.approx(one.rate(row["load"]))
         assert row["known"] == pytest.approx(one.expected(one.rate(row["load"])))
-        assert row["apart_high"] - row["apart_low"] < 2 * WIDEST
-    outside = (table["apart_low"] > 0) | (table["apart_high"] < 0)
-    # One in twenty is expected, and worlds of a load share their draws.
+        assert row["error_high"] - row["error_low"] < 2 * WIDEST
+    outside = (table["error_low"] > 0) | (table["error_high"] < 0)
+    # One in twenty is expected, and scenarios of a load share their draws.
     assert outside.sum() <= 0.2 * len(table)
 
 

@@ -52,12 +52,12 @@ class Faulty:
 
     Attributes:
         shape: changes the problem.
-        draw: changes the world.
+        draw: changes the workload.
         come: changes who arrives.
     """
 
     shape: Any = static(default=lambda problem: problem)
-    draw: Any = static(default=lambda world: world)
+    draw: Any = static(default=lambda workload: workload)
     come: Any = static(default=lambda arrives: arrives)
 
     good = scenarios.Batches(source=POOL)
@@ -74,33 +74,37 @@ class Faulty:
         return self.come(self.good.draw_arrivals(key, arrival_rate, horizon))
 
 
-def logged(world, following):
-    rows = world.utilities.shape[0]
-    return world._replace(log=LoggedOutcomes(jnp.zeros(rows, bool), jnp.arange(rows) + following))
+def logged(workload, following):
+    rows = workload.utilities.shape[0]
+    return workload._replace(
+        log=LoggedOutcomes(jnp.zeros(rows, bool), jnp.arange(rows) + following)
+    )
 
 
 FAULTS = {
     "Workload.contexts must be float32[6, 2], and draw_workload returns float32[5, 2]": dict(
-        draw=lambda world: world._replace(contexts=world.contexts[:5])
+        draw=lambda workload: workload._replace(contexts=workload.contexts[:5])
     ),
     "Workload.utilities must be float32[6, 4], and draw_workload returns float32[6, 3]": dict(
-        draw=lambda world: world._replace(utilities=world.utilities[:, :3])
+        draw=lambda workload: workload._replace(utilities=workload.utilities[:, :3])
     ),
     "Workload.arrival_rows must be int32[48, 2], and draw_workload returns int32[48]": dict(
-        draw=lambda world: world._replace(arrival_rows=world.arrival_rows[:, 0])
+        draw=lambda workload: workload._replace(arrival_rows=workload.arrival_rows[:, 0])
     ),
     "arrival_rows must be rows of the contexts": dict(
-        draw=lambda world: world._replace(arrival_rows=world.arrival_rows + 1)
+        draw=lambda workload: workload._replace(arrival_rows=workload.arrival_rows + 1)
     ),
     "Workload.prompts must be int32[6], and draw_workload returns float32[6]": dict(
-        draw=lambda world: world._replace(prompts=world.prompts * 1.0)
+        draw=lambda workload: workload._replace(prompts=workload.prompts * 1.0)
     ),
     "utilities must be finite": dict(
-        draw=lambda world: world._replace(utilities=world.utilities * jnp.nan)
+        draw=lambda workload: workload._replace(utilities=workload.utilities * jnp.nan)
     ),
-    "log.next must be rows of the contexts": dict(draw=lambda world: logged(world, 1)),
+    "log.next must be rows of the contexts": dict(draw=lambda workload: logged(workload, 1)),
     "Workload.log.satisfied must be bool[6]": dict(
-        draw=lambda world: world._replace(log=LoggedOutcomes(world.prompts, world.prompts))
+        draw=lambda workload: workload._replace(
+            log=LoggedOutcomes(workload.prompts, workload.prompts)
+        )
     ),
     "draw_arrivals must return int32[48], and it returns int32[47]": dict(
         come=lambda arrives: arrives[1:]
@@ -112,11 +116,11 @@ FAULTS = {
     "max_arrivals=0 must be 1": dict(shape=lambda p: p._replace(max_arrivals=0)),
     "age_column=2 must lie in 0..1": dict(shape=lambda p: p._replace(age_column=2)),
     "the same key must give the same draws": dict(
-        draw=lambda world: world._replace(utilities=world.utilities + next(CALLS))
+        draw=lambda workload: workload._replace(utilities=workload.utilities + next(CALLS))
     ),
     "any horizon, and arrivals differ": dict(come=lambda arrives: arrives[::-1]),
     "any horizon, and queries differ": dict(
-        draw=lambda world: world._replace(arrival_rows=world.arrival_rows[::-1])
+        draw=lambda workload: workload._replace(arrival_rows=workload.arrival_rows[::-1])
     ),
 }
 
@@ -134,7 +138,7 @@ def test_a_planted_fault_is_found(message):
 
 
 def test_without_a_fault_nothing_is_found():
-    check_source(Faulty(draw=lambda world: logged(world, 0)))
+    check_source(Faulty(draw=lambda workload: logged(workload, 0)))
 
 
 def test_several_arrivals_must_be_the_sources_own():

@@ -67,7 +67,7 @@ def test_a_compact_csv_may_quote_names_and_keeps_ids_as_they_are_written(end, tm
     assert list(ds.read_compact(tmp_path / "table.parquet").servers) == llms
 
 
-def test_ids_are_alike_whatever_their_type(tmp_path):
+def test_ids_are_equal_whatever_their_type(tmp_path):
     ids = [pl.Series([1, 2]), pl.Series([1.0, 2.0]), pl.Series(["1", "2"], dtype=pl.Categorical)]
     for column in (*ids, pl.Series(["1", "2"])):
         frame = pl.DataFrame({"prompt_id": column, "prompt": ["x", "y"], "source": "s"})

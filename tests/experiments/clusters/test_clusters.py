@@ -78,7 +78,7 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
 
 
 @pytest.mark.slow
-def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_path):
+def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_reported(tmp_path):
     pytest.importorskip("submitit")
     whole = expected(tmp_path / "here")
     folder, die = tmp_path / "slurm", tmp_path / "die"
@@ -116,7 +116,7 @@ def test_an_unknown_cluster_is_refused():
     assert "cluster dask is unknown; choose from ray, slurm" in refused(["cluster=dask"])
 
 
-def test_where_one_cannot_submit_is_said(tmp_path, monkeypatch):
+def test_a_machine_without_slurm_is_reported(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="cluster=slurm cannot submit"):

@@ -309,7 +309,7 @@ def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
         KNN((80, 110), criterion="error").tune(split, rho=RHO, seed=3)
 
 
-def test_what_seeds_warn_of_is_said_once() -> None:
+def test_warnings_of_several_seeds_are_printed_once() -> None:
     with pytest.warns(UserWarning) as caught, merge_warnings(seeds=5):
         for chosen in (1, 4, 4, 2, 1):
             warn_at_grid_end("k", chosen, (1, 2, 4))

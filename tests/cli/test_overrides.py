@@ -74,11 +74,11 @@ QUICK = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("said", cases(UNREAD, QUICK))
-def test_what_is_typed_and_read_by_nothing_is_refused(said):
+@pytest.mark.parametrize("message", cases(UNREAD, QUICK))
+def test_what_is_typed_and_read_by_nothing_is_refused(message):
     with pytest.raises(ValueError) as refusal:
-        check(*UNREAD[said])
-    assert str(refusal.value).startswith(said)
+        check(*UNREAD[message])
+    assert str(refusal.value).startswith(message)
 
 
 READ = [
@@ -110,7 +110,7 @@ def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
 
 
 @pytest.mark.slow
-def test_what_an_experiments_file_says_is_never_refused():
+def test_values_of_an_experiments_file_are_never_refused():
     for name in EXPERIMENTS:
         check(f"experiment={name}")
     check("experiment=routerbench", "kind=offline_value")
@@ -163,10 +163,10 @@ QUICK_VALUES = (
 
 @pytest.mark.parametrize("words", cases(VALUES, QUICK_VALUES))
 def test_a_value_that_cannot_be_is_refused_by_the_key_that_was_typed(words):
-    given = {word.partition("=")[0] for word in words.split()}
-    small = [word for word in SMALL if word.partition("=")[0] not in given]
-    said = checked(*words.split(), *small)
-    assert str(said).startswith(VALUES[words]), said
+    parsed = {word.partition("=")[0] for word in words.split()}
+    small = [word for word in SMALL if word.partition("=")[0] not in parsed]
+    message = checked(*words.split(), *small)
+    assert str(message).startswith(VALUES[words]), message
 
 
 def leaves(node, above=""):
@@ -184,8 +184,8 @@ def test_a_switch_is_true_or_false():
     assert {"rerun", "dry_run", "fail_fast", "queries", "source.min_max"} <= {*switches}
     for key in switches:
         for word in ("no", "x", "1"):
-            said = checked("source=paretobandit", "policy=[random]", *SMALL, f"{key}={word}")
-            assert said == f"{key}={word} must be true or false"
+            message = checked("source=paretobandit", "policy=[random]", *SMALL, f"{key}={word}")
+            assert message == f"{key}={word} must be true or false"
 
 
 WRONG = ("many", "-1", "2.5", "[]", "null", "1e39", "nan", "true", "{a: 1}")
@@ -199,16 +199,16 @@ def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
     assert len(keys) > 50
     for key in keys:
         for value in WRONG:
-            given = OmegaConf.to_container(OmegaConf.create(f"x: {value}"))["x"]
+            parsed = OmegaConf.to_container(OmegaConf.create(f"x: {value}"))["x"]
             try:
-                config = job.config.with_values({key: given})
+                config = job.config.with_values({key: parsed})
                 validation.name_files(config)
                 grid.compose(config)
             except (ValueError, OmegaConfBaseException) as refusal:
                 assert re.match(r"[^\n]+$", _command.explain(refusal))
 
 
-KINDS_OF_WORLD = [getattr(dynamics, name) for name in dynamics.__all__ if name[0].isupper()]
+KINDS = [getattr(dynamics, name) for name in dynamics.__all__ if name[0].isupper()]
 
 
 def test_a_field_of_several_numbers_holds_them():
@@ -218,7 +218,7 @@ def test_a_field_of_several_numbers_holds_them():
         check_numbers(dynamics.Outages(servers=True))
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_WORLD)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_field_of_one_number_holds_no_word_no_switch_and_no_mapping(kind):
     one = kind()
     check_numbers(one)
@@ -248,7 +248,7 @@ def test_an_unnamed_study_has_the_name_of_its_settings(words):
     assert {_command._name_study(job).config.name for job in jobs} == {UNNAMED[words]}
 
 
-def test_settings_that_cannot_name_a_file_are_told_apart_by_a_hash():
+def test_settings_that_cannot_name_a_file_are_distinguished_by_a_hash():
     jobs = _compose.compose_jobs(
         [["trace=a/b.csv"], ["trace=a_b.csv"], ["trace_column=" + 99 * "x"]]
     )

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
-from books import RECORDED, check_recorders, check_rows, check_time, runs
+from flow_balance import RECORDED, check_recorders, check_rows, check_time, runs
 from tiers import cases
 
 import cqbjax
@@ -24,7 +24,7 @@ POOL = PromptPool(
     pool_size=20, dollars=DRAW.uniform(size=(30, 3)), scores=DRAW.uniform(size=(30, 3)),
 )  # fmt: skip
 # Source, users, service, and the rounds that an attempt takes.
-WORLDS = {
+SCENARIOS = {
     "paper": (POOL, [], [], 1),
     "several": (
         ArrivalWrapper(source=POOL, process=BatchArrivals(sizes=[1, 2])),
@@ -35,9 +35,9 @@ WORLDS = {
 }
 
 
-@pytest.fixture(scope="module", params=cases(WORLDS, ["paper"]))
+@pytest.fixture(scope="module", params=cases(SCENARIOS, ["paper"]))
 def data(request):
-    source, users, service, takes = WORLDS[request.param]
+    source, users, service, takes = SCENARIOS[request.param]
     policies = {"random": RandomRouting(schedule="random")}
     made = cqbjax.sweep(
         policies, source, arrival_rate=[0.4], num_seeds=2, horizon=HORIZON, record=RECORDED,
@@ -58,11 +58,11 @@ def test_rows_of_queries_keep_the_books(data):
         assert (first[begun] == HORIZON).all()
 
 
-def test_a_world_that_is_not_the_papers_says_what_its_yardstick_is(data, request):
+def test_a_scenario_other_than_the_papers_states_its_optimal_policy(data, request):
     assert ("yardstick" in data.attrs) == (request.node.callspec.id != "paper")
 
 
-def test_every_recorder_says_what_the_rows_say(data):
+def test_every_recorder_agrees_with_the_rows(data):
     for run, rows in runs(data):
         check_recorders(run, rows, HORIZON)
         assert (run.traffic.isel(round=-1) > 0).all()
@@ -79,11 +79,11 @@ def test_rows_of_all_runs_are_one_table_and_one_file(data, tmp_path):
         len(r["arrival"]) for _, r in runs(data)
     )
     own = table.filter(policy="random", seed=1)
-    ((_, told),) = [one for one in runs(data) if (one[0].policy, one[0].seed) == ("random", 1)]
-    for name, values_ in told.items():
+    ((_, reported),) = [one for one in runs(data) if (one[0].policy, one[0].seed) == ("random", 1)]
+    for name, values_ in reported.items():
         if name != "outcome":
             np.testing.assert_array_equal(own[name].cast(float).fill_null(np.nan), values_)
-    assert own["outcome"].to_list() == [queries.OUTCOMES[int(one)] for one in told["outcome"]]
+    assert own["outcome"].to_list() == [queries.OUTCOMES[int(one)] for one in reported["outcome"]]
     llms = {None: None, 0: "small", 1: "large", 2: "huge"}
     assert own["llm"].to_list() == [llms[one] for one in own["server"].to_list()]
     path = tmp_path / "rows.parquet"
@@ -140,7 +140,7 @@ def test_a_source_without_a_table_is_refused_before_anything_runs(name):
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         (["nothing"], "record=nothing is unknown; choose from time_in_system, attempts"),
         ("attempts", "record=attempts must be a list"),
@@ -148,8 +148,8 @@ def test_a_source_without_a_table_is_refused_before_anything_runs(name):
         ([TimeInSystem()] * 2, "has the name time_in_system, which is taken"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(record, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_recorded_is_refused(record, message):
+    with pytest.raises(ValueError, match=message):
         cqbjax.sweep(
             {"random": RandomRouting()}, POOL, arrival_rate=[0.4], num_seeds=1, horizon=10,
             record=record,

@@ -1,4 +1,4 @@
-"""Every kind of world against the independent NumPy one: same draws, float64, same decisions."""
+"""Every kind of scenario against the independent NumPy one: same draws, float64, same decisions."""
 
 import dataclasses
 import functools
@@ -41,13 +41,13 @@ POOL = sources.PromptPool(
     contexts=DRAW.normal(size=(14, 3)), utilities=DRAW.normal(size=(14, 4)), pool_size=9
 )
 SEVERAL = ArrivalWrapper(source=SOURCE, process=BatchArrivals(sizes=[2, 1]))
-WORLDS = {
-    "one place": (
+SCENARIOS = {
+    "one channel": (
         SOURCE, [Orbit(return_rate=0.3), Impatience(attempts=3, give_up=0.2, pretends=0.6)],
         [LostFeedback(lost=0.4)],
     ),
     "patience": (SEVERAL, [Impatience(leave=0.2, patience=9)], []),
-    "places": (SEVERAL, [], [ServiceChannels(count=3)]),
+    "channels": (SEVERAL, [], [ServiceChannels(count=3)]),
     "lasting": (SOURCE, [], [ServiceTimes(rounds=[1, 2, 3, 2])]),
     "outages": (SOURCE, [], [Outages(share=0.5, length=5)]),  # in some rounds nobody is up
     # Of two servers that are shown one may be down, or both.
@@ -79,11 +79,12 @@ WORLDS = {
 }  # fmt: skip
 POLICIES = ("acqb", "optimal", "random", "acqb_fallback", "acqb_rr", "rand_rout_fallback", "q_ucb")
 RUNS = [
-    *((world, "acqb") for world in WORLDS if world != "lasting"),  # `by prompt` lasts too
-    *((world, label) for world in ("outages", "everything") for label in POLICIES[1:]),
+    # Without "lasting", because `by prompt` lasts too.
+    *((scenario, "acqb") for scenario in SCENARIOS if scenario != "lasting"),
+    *((scenario, label) for scenario in ("outages", "everything") for label in POLICIES[1:]),
     *(("pairs down", label) for label in ("optimal", "random", "acqb_fallback", "acqb_mixed")),
     ("everything", "acqb_windowed"),
-    ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
+    ("channels", "optimal"), ("channels", "acqb_recall"), ("lasting", "random"),
     ("late", "acqb_fallback"), ("late", "q_ucb"), ("late", "acqb_rr"), ("by prompt", "acqb_recall"),
     ("late everything", "acqb_rr"), ("late everything", "q_ucb"),
     ("unheard", "routed_recall_priority"),
@@ -93,10 +94,10 @@ RUNS = [
 QUICK = [("late everything", "q_ucb")]
 
 
-def case_of(world, label=""):
-    source, users, service = WORLDS[world]
+def case_of(scenario, label=""):
+    source, users, service = SCENARIOS[scenario]
     rate = 1.0 if any(isinstance(one, ServiceChannels) for one in service) else 0.55
-    size = 2 if label in recorded.MIXED or world == "pairs down" else 1
+    size = 2 if label in recorded.MIXED or scenario == "pairs down" else 1
     return Case(with_dynamics(source, users, service), size, rate, HORIZON, seed=3)
 
 
@@ -106,12 +107,12 @@ def takes_of(kind, drawn, prompts, problem):
     if kind.law == "geometric":
         servers = jnp.zeros(1, jnp.int32)
         channels = jnp.arange(problem.channels)
-        alike = jax.vmap(
+        drawn_times = jax.vmap(
             lambda now: jax.vmap(lambda c: kind.service_time(now, c, jnp.int32(0), servers))(
                 channels
             )
         )(drawn)
-        return np.broadcast_to(np.asarray(alike)[..., None, None], shape)
+        return np.broadcast_to(np.asarray(drawn_times)[..., None, None], shape)
     own = np.asarray(kind.rounds, int)
     return np.broadcast_to(own[np.asarray(prompts)] if own.ndim == 2 else own, shape)
 
@@ -119,45 +120,45 @@ def takes_of(kind, drawn, prompts, problem):
 def rules_of(case):
     """Return what a run's kinds drew, in the reference's terms."""
     instance, problem = instance_of(case), case.problem
-    told = {"places": problem.channels}
+    rules = {"channels": problem.channels}
     drift = instance.workload.drift
     if drift is not None:
-        told |= {
+        rules |= {
             "other": floats(drift.other),
             "angle": np.arctan2(floats(drift.sin), floats(drift.cos)),
         }
     if instance.dynamics is None:
-        return reference.Rules(**told)
+        return reference.Rules(**rules)
     kinds = zip(instance.dynamics.users, instance.dynamics.user_draws, strict=True)
     for kind, drawn in kinds:
         if isinstance(kind, Orbit):
-            told["away"] = np.asarray(drawn)
+            rules["return_delay"] = np.asarray(drawn)
         else:
-            told["most_attempts"] = float(kind.attempts)
-            told["gives_up"] = np.asarray(drawn)[..., 0] < float(kind.give_up)
-            told["pretends"] = np.asarray(drawn)[..., 1] < float(kind.pretends)
+            rules["most_attempts"] = float(kind.attempts)
+            rules["gives_up"] = np.asarray(drawn)[..., 0] < float(kind.give_up)
+            rules["pretends"] = np.asarray(drawn)[..., 1] < float(kind.pretends)
     for kind, drawn in zip(instance.dynamics.service, instance.dynamics.service_draws, strict=True):
         if isinstance(kind, ServiceTimes):
-            told["service_time"] = takes_of(kind, drawn, instance.workload.prompts, problem)
+            rules["service_time"] = takes_of(kind, drawn, instance.workload.prompts, problem)
         elif isinstance(kind, Outages):
-            told["available"] = np.asarray(drawn)
+            rules["available"] = np.asarray(drawn)
         elif isinstance(kind, LostFeedback):
-            told["feedback_arrives"] = np.asarray(drawn)
+            rules["feedback_arrives"] = np.asarray(drawn)
         elif isinstance(kind, DelayedFeedback):
-            told["delay"] = kind.delay
+            rules["delay"] = kind.delay
     if instance.dynamics.patience is not None:
-        told["patience"] = np.asarray(instance.dynamics.patience)
-    return reference.Rules(**told)
+        rules["patience"] = np.asarray(instance.dynamics.patience)
+    return reference.Rules(**rules)
 
 
 @functools.partial(jax.jit, static_argnames="problem", compiler_options=FAST_COMPILE_OPTIONS)
-def place_draws(key, place, problem):
-    """Draw every round's randomness at a place's address."""
+def draw_channel(key, channel, problem):
+    """Draw every round's randomness at a channel's address."""
 
     def at(t):
         own = rng.round_key(key, t)
         if problem.channels > 1:
-            own = jax.random.fold_in(rng.stream_key(own, rng.Stream.CHANNELS), place)
+            own = jax.random.fold_in(rng.stream_key(own, rng.Stream.CHANNELS), channel)
         return (
             Acqb().draws(own, problem),
             draw_assortment_rank(own, problem),
@@ -169,12 +170,14 @@ def place_draws(key, place, problem):
 
 
 def draws_of(case, plain):
-    """Return the draws of each place."""
+    """Return the draws of each channel."""
     choice = floats(instance_of(case).choice_uniforms).reshape(HORIZON, -1)
-    for place in range(case.problem.channels):
-        draws, ranks, tie_breaks, others = place_draws(rng.run_key(case.seed), place, case.problem)
+    for channel in range(case.problem.channels):
+        draws, ranks, tie_breaks, others = draw_channel(
+            rng.run_key(case.seed), channel, case.problem
+        )
         yield dataclasses.replace(
-            plain, choice=choice[:, place], explore=floats(draws.explore),
+            plain, choice=choice[:, channel], explore=floats(draws.explore),
             normal=floats(draws.normal), query=floats(draws.query),
             assortment=np.asarray(ranks, np.int64), tie_breaks=floats(tie_breaks),
             replacement=floats(others),
@@ -190,15 +193,15 @@ def play(key, policy, source, rate, problem):
         carry, decision = simulate.run_round(policy, problem, instance, carry, t)
         return carry, (decision._replace(state=()), carry.length)
 
-    carry, told = jax.lax.scan(one, carry, jnp.arange(1, problem.horizon + 1, dtype=jnp.int32))
-    return told, carry.overflow
+    carry, rules = jax.lax.scan(one, carry, jnp.arange(1, problem.horizon + 1, dtype=jnp.int32))
+    return rules, carry.overflow
 
 
-def policy_of(world, label, case):
-    """Return what plays: where policies of a world keep the same state, one program of them all."""
+def policy_of(scenario, label, case):
+    """Return the policy; policies of a scenario with equal states share one program."""
     own = {"estimator": "running", "exact_steps": 8} if label.startswith("acqb") else {}
     kind = next(every for every in recorded.KINDS if label in every)
-    together = [other for other in kind if (world, other) in RUNS]
+    together = [other for other in kind if (scenario, other) in RUNS]
     if len(together) > 1:
         return recorded.switched(case, together, **own)[label]
     return recorded.policy(label, case, scores(case), **own)
@@ -221,13 +224,13 @@ def played(case, policy):
 
 @pytest.mark.parametrize("run", cases(RUNS, QUICK), ids="-".join)
 def test_a_run_decides_as_the_reference_does(run, x64):
-    world, label = run
-    case = case_of(world, label)
-    plain_world, plain = recorded.record(case)
-    theirs = reference.simulate_world(
-        label, plain_world, list(draws_of(case, plain)), case.settings(), rules_of(case)
+    scenario, label = run
+    case = case_of(scenario, label)
+    plain_scenario, plain = recorded.record(case)
+    theirs = reference.simulate_scenario(
+        label, plain_scenario, list(draws_of(case, plain)), case.settings(), rules_of(case)
     )
-    decision, length = played(case, policy_of(world, label, case))
+    decision, length = played(case, policy_of(scenario, label, case))
     valid, servers = decision.valid, decision.servers
     size = servers.shape[-1]
     satisfied = valid & (decision.choice < size)
@@ -242,8 +245,8 @@ def test_a_run_decides_as_the_reference_does(run, x64):
     for field, values in ours.items():
         known = getattr(theirs, field)
         assert values.shape == known.shape, field
-        apart = np.flatnonzero((values != known).reshape(HORIZON, -1).any(axis=1))
-        assert not len(apart), f"{field} differs first in round {apart[0] + 1}"
+        difference = np.flatnonzero((values != known).reshape(HORIZON, -1).any(axis=1))
+        assert not len(difference), f"{field} differs first in round {difference[0] + 1}"
     np.testing.assert_allclose(decision.regret, theirs.regret, atol=1e-9)
     served = theirs.query[theirs.query >= 0]
     assert len(np.unique(served)) > 20 and (theirs.choice[theirs.query >= 0] < 0).any()

@@ -1,4 +1,4 @@
-"""Worlds in studies: which settings are read, and what stored results say of them."""
+"""Scenarios in studies: which settings are read, and what stored results say of them."""
 
 import pytest
 from composing import composed
@@ -73,7 +73,7 @@ def tables(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", cases(REFUSED, QUICK))
-def test_what_nothing_reads_or_no_world_has_is_refused(message, tables):
+def test_keys_that_nothing_reads_are_refused(message, tables):
     with pytest.raises(ValueError) as refusal:
         checked(*REFUSED[message], *SHORT)
     assert str(refusal.value).startswith(message) and "\n" not in str(refusal.value)
@@ -88,7 +88,7 @@ class Mine(sources.Synthetic):
     scale: float = 1.0
 
 
-TOLD = {
+DESCRIPTIONS = {
     ("slackness=0.1",): {"source": "synthetic", "slackness": 0.1},
     (COIN, "source.classes=[0.4,0.8]"): {
         "source": "Coin", "source_settings": "classes=[0.4, 0.8],num_servers=5",
@@ -109,16 +109,16 @@ TOLD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", cases(TOLD, [*TOLD][1:2]), ids=" ".join)
-def test_results_say_a_sources_own_name_and_what_is_read(words, tables):
+@pytest.mark.parametrize("words", cases(DESCRIPTIONS, [*DESCRIPTIONS][1:2]), ids=" ".join)
+def test_results_name_the_source_and_the_settings_read(words, tables):
     (ready,) = checked(*words, *SHORT)
-    said = study.describe_source(ready)
-    whose = "paper" if said["source"] == "synthetic" else "own"
-    assert (said.pop("stand_in"), said.pop("provenance")) == ("", whose)
-    assert said == TOLD[words]
+    described = study.describe_source(ready)
+    provenance = "paper" if described["source"] == "synthetic" else "own"
+    assert (described.pop("stand_in"), described.pop("provenance")) == ("", provenance)
+    assert described == DESCRIPTIONS[words]
 
 
-def test_what_a_kind_leaves_open_is_not_said():
+def test_unset_options_of_a_kind_are_not_listed():
     of_users = {"_target_": "x", "attempts": 3, "give_up": 0.0, "patience": float("inf")}
     config = configs.Config(
         arrivals="bursty", burst=0.5, burst_rounds=50, drift={"jump_at": 7, "quarter": None},
@@ -133,8 +133,11 @@ def test_what_a_kind_leaves_open_is_not_said():
 def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
     config = composed("name=t", f"source._target_={__name__}.Mine", *SHORT)
     (ready,) = study_types.prepare_points(config, make)
-    said = study.describe_source(ready)
-    assert said["source"] == f"{__name__}.Mine" and "slackness=0.03" in said["source_settings"]
+    described = study.describe_source(ready)
+    assert (
+        described["source"] == f"{__name__}.Mine"
+        and "slackness=0.03" in described["source_settings"]
+    )
 
 
 OURS = {
@@ -146,6 +149,6 @@ OURS = {
 
 
 @pytest.mark.parametrize("words", cases(OURS, [("service=[lost,late]",)]), ids=" ".join)
-def test_the_yardstick_is_called_ours_where_the_papers_need_not_be_the_best(words):
+def test_the_oracle_is_called_ours_where_the_papers_need_not_be_best(words):
     (ready,) = checked(*words, *SHORT)
     assert oracle_is_heuristic(build_source(ready)) == OURS[words]

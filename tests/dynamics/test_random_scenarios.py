@@ -1,4 +1,4 @@
-"""Books that balance exactly in worlds, policies and recorders that are drawn at random."""
+"""Flows balance exactly in scenarios, with policies and recorders drawn at random."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from books import OF_ANY, RECORDED, check_recorders, check_rows, check_time, runs
+from flow_balance import OF_ANY, RECORDED, check_recorders, check_rows, check_time, runs
 
 import cqbjax
 from cqbjax import dynamics
@@ -71,7 +71,7 @@ SERVICES = (
     (lambda draw: LostFeedback(lost=draw.uniform(0.1, 0.9))),
     (lambda draw: DelayedFeedback(delay=int(draw.integers(1, 6)))),
 )
-# A world has one of them, beside the yardstick that every sweep has.
+# A scenario has one of them, beside the oracle, which every sweep runs.
 POLICIES = {
     "acqb": Acqb(),
     "oldest": RandomRouting(schedule="oldest"),
@@ -90,7 +90,7 @@ NUMBERS = range(len(POLICIES))
 
 
 def drawn(number):
-    """Return a world and a policy: each kind in turn, and others beside it by chance."""
+    """Return a scenario and a policy: each kind in turn, and others beside it by chance."""
     draw = np.random.default_rng(number)
     source, process = SOURCES[number % len(SOURCES)], PROCESSES[number % len(PROCESSES)]
     source = source if process is None else ArrivalWrapper(source=source, process=process)
@@ -136,19 +136,19 @@ def arrivals(source, rate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
-def test_the_books_of_a_random_world_balance(number):
+def test_flows_of_a_random_scenario_balance(number):
     """What came is what left and what is there; time is sojourns and ages; recorders say so."""
     data, came = played(number)
-    told = satisfied = 0
+    departed = satisfied = 0
     for run, rows in runs(data):
         counted = np.bincount(rows["arrival"].astype(int), minlength=HORIZON + 1)[1:]
         np.testing.assert_array_equal(counted, came[int(run.seed)])
         check_rows(run, rows)
         check_time(run, rows)
         check_recorders(run, rows, HORIZON)
-        told += len(rows["arrival"])
+        departed += len(rows["arrival"])
         satisfied += (rows["outcome"] == 1).sum()
-    assert told > 60 and satisfied > 15, "books of nobody say nothing"
+    assert departed > 60 and satisfied > 15, "a run without departures proves nothing"
 
 
 def test_every_kind_policy_and_source_is_drawn():

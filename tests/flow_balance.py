@@ -18,9 +18,12 @@ def runs(data):
     for policy in data.policy.values:
         for seed in data.seed.values:
             run = data.sel(policy=policy, seed=seed).isel(arrival_rate=0)
-            rows = {name: told for name, told in queries.query_columns(run.queries.values).items()}
+            rows = {
+                name: reported
+                for name, reported in queries.query_columns(run.queries.values).items()
+            }
             came = ~np.isnan(rows["arrival"])
-            yield run, {name: told[came] for name, told in rows.items()}
+            yield run, {name: reported[came] for name, reported in rows.items()}
 
 
 def check_rows(run, rows):
@@ -92,14 +95,14 @@ def _check_times(run, times, attempts):
     for who, own in {
         "": times, "first_": times[attempts == 1], "later_": times[attempts > 1]
     }.items():  # fmt: skip
-        told = {word: float(run[f"time_{who}{_name(word)}"]) for word in ("mean", *QUANTILES)}
+        reported = {word: float(run[f"time_{who}{_name(word)}"]) for word in ("mean", *QUANTILES)}
         if not len(own):
-            assert np.isnan(list(told.values())).all(), who
+            assert np.isnan(list(reported.values())).all(), who
             continue
-        np.testing.assert_allclose(told.pop("mean"), own.mean(), rtol=0.01)
+        np.testing.assert_allclose(reported.pop("mean"), own.mean(), rtol=0.01)
         for word, share in QUANTILES.items():
             known = np.sort(own)[int(np.ceil(share * len(own))) - 1]
-            assert abs(told[word] / known - 1) < 0.02, (who, word)
+            assert abs(reported[word] / known - 1) < 0.02, (who, word)
 
 
 def _name(word):

@@ -1,7 +1,7 @@
-"""Worlds in which the answer is known: theory, or a comparison that must come out one way.
+"""Scenarios in which the answer is known: theory, or a comparison that must come out one way.
 
 Seeds are the units of every statistical statement, and its tolerance is five standard errors. All
-worlds have the same shapes, so that each policy is compiled once.
+scenarios have the same shapes, so that each policy is compiled once.
 """
 
 import functools
@@ -41,8 +41,8 @@ SOURCES = {
 
 
 @functools.cache
-def play(label, world, rate):
-    source = SOURCES[world]
+def play(label, scenario, rate):
+    source = SOURCES[scenario]
     problem = source.problem(1, HORIZON)
     played = scenarios.play(POLICIES[label], source, rate, problem, CAPACITY, SEEDS)
     assert not played.overflow.any()
@@ -132,12 +132,12 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
     mu[:, 1] = 0.9
     half = np.random.default_rng(7).normal(size=(4, 2))
     half /= np.linalg.norm(half, axis=1, keepdims=True)
-    world = scenarios.routing(scenarios.log_odds(mu), np.concatenate([half, -half]))
+    scenario = scenarios.routing(scenarios.log_odds(mu), np.concatenate([half, -half]))
     plain = Acqb(alpha_scale=0.5)
 
     def late_regret(policy):
-        problem = world.problem(1, HORIZON)
-        played = scenarios.play(policy, world, 0.4, problem, CAPACITY, SEEDS)
+        problem = scenario.problem(1, HORIZON)
+        played = scenarios.play(policy, scenario, 0.4, problem, CAPACITY, SEEDS)
         return played.decision.regret[:, HORIZON // 2 :].sum(axis=1)
 
     without, with_one = (

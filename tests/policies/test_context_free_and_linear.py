@@ -31,12 +31,12 @@ def observed(parameters="disjoint", size=1, shown=None):
     return Observation(problem, jnp.int32(7), queue, table[queue.row], false, none, queue.row, None)
 
 
-def told(servers, choice, valid=True):
+def feedback(servers, choice, valid=True):
     action = Action(jnp.int32(2), jnp.asarray(servers, jnp.int32), jnp.bool_(False))
     return action, Feedback(jnp.int32(choice), jnp.bool_(valid))
 
 
-LESSONS = {
+FEEDBACK = {
     1: [([2], 0), ([2], 1), ([0], 0), ([3], 1), ([2], 0)],
     2: [([0, 2], 1), ([1, 2], 2), ([2, 3], 0), ([0, 3], 1)],
 }
@@ -51,10 +51,10 @@ def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
     state = policy.init(seen.problem, jnp.zeros(seen.problem.contexts_shape))
     gram, target = np.tile(2.0 * np.eye(DIM), (blocks, 1, 1)), np.zeros((blocks, DIM))
     x_of = [CONTEXTS[4]] * SERVERS if parameters == "disjoint" else FEATURES[4]
-    for servers, choice in LESSONS[size]:
+    for servers, choice in FEEDBACK[size]:
         # What is not heard teaches nothing.
-        state = policy.update(state, seen, *told(servers, 0, valid=False))
-        state = policy.update(state, seen, *told(servers, choice))
+        state = policy.update(state, seen, *feedback(servers, 0, valid=False))
+        state = policy.update(state, seen, *feedback(servers, choice))
         for place, server in enumerate(servers):
             block = server if parameters == "disjoint" else 0
             gram[block] += np.outer(x_of[server], x_of[server])
@@ -95,20 +95,20 @@ def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
 COUNTS = LlmCounts(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6]), None)
 
 
-def test_the_llm_that_pleased_most_is_kept():
+def test_the_llm_that_satisfied_most_stays():
     policy = LlmRanking(tries=10.0)
     action = policy.select(KEY, COUNTS, observed())
     assert (int(action.slot), action.servers.tolist(), bool(action.explored)) == (2, [1], False)
     # The order is for good: nothing is counted any more.
-    after = policy.update(COUNTS, observed(), *told([1], 1))
+    after = policy.update(COUNTS, observed(), *feedback([1], 1))
     assert after.offered.tolist() == COUNTS.offered.tolist()
     trying = LlmRanking(tries=11.0)
     # In round 6 it is the turn of server 6 mod 4.
     action = trying.select(KEY, COUNTS, observed()._replace(round=jnp.int32(6)))
     assert (bool(action.explored), action.servers.tolist()) == (True, [2])
-    after = trying.update(COUNTS, observed(), *told([3], 0, valid=False))
+    after = trying.update(COUNTS, observed(), *feedback([3], 0, valid=False))
     assert after.offered[3] == 10 and after.accepted[3] == 6
-    after = trying.update(COUNTS, observed(), *told([3], 0))
+    after = trying.update(COUNTS, observed(), *feedback([3], 0))
     assert after.offered[3] == 11 and after.accepted[3] == 7
 
 
@@ -139,7 +139,7 @@ def test_a_cache_asks_first_who_satisfied_the_prompt():
         offered=COUNTS.offered, accepted=COUNTS.accepted
     )
     assert policy.select(KEY, state, seen).servers.tolist() == [1]
-    state = policy.update(state, seen, *told([2], 0))
+    state = policy.update(state, seen, *feedback([2], 0))
     assert policy.select(KEY, state, seen).servers.tolist() == [2]
 
 
@@ -157,11 +157,11 @@ def test_thompson_by_llm_draws_from_its_posteriors():
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "message"),
     [(LlmRanking(tries=0.0), "tries=0 must"),
      (LlmRanking(index="ucb", width=-1.0), "width=-1 must"),
      (LinearBandit(alpha=-1.0), "alpha=-1 must"), (LinearBandit(lambda0=0.0), "lambda0=0 must")],
 )  # fmt: skip
-def test_settings_out_of_range_are_refused(policy, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_out_of_range_are_refused(policy, message):
+    with pytest.raises(ValueError, match=message):
         policy.check(observed().problem)

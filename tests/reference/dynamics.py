@@ -1,4 +1,4 @@
-"""One run in another world than the paper's: users who go away or give up, places, outages."""
+"""One run in another scenario than the paper's: orbit, abandonment, channels, outages."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ class Rules:
     The defaults are the paper's.
     """
 
-    places: int = 1
-    away: Integers | None = None  # [T, c] rounds until a failed query waits again
+    channels: int = 1
+    return_delay: Integers | None = None  # [T, c] rounds until a failed query waits again
     most_attempts: float = float("inf")
     gives_up: npt.NDArray[np.bool_] | None = None  # [T, c]
     pretends: npt.NDArray[np.bool_] | None = None  # [T, c]
-    patience: Integers | None = None  # [T, A] rounds that who comes bears to wait
+    patience: Integers | None = None  # [T, A] rounds that an arriving user waits at most
     service_time: Integers | None = None  # [T, c, I, N] rounds of an attempt, by row and server
     available: npt.NDArray[np.bool_] | None = None  # [T, N]
     feedback_arrives: npt.NDArray[np.bool_] | None = None  # [T, c]
@@ -68,7 +68,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """Hold what one run did; entry t-1 belongs to round t, and c is its places."""
+    """Hold what one run did; entry t-1 belongs to round t, and c is its channels."""
 
     query: Integers  # [T, c] arrival round of the query whose attempt ended; -1: none
     assortment: Integers  # [T, c, K]; -1: none
@@ -78,16 +78,16 @@ class Played:
     queue_length: Integers  # [T] Q(t+1): who could be served in round t+1
 
 
-def simulate_world(
-    policy: str, world: Workload, draws: Sequence[Draws], settings: Settings, rules: Rules
+def simulate_scenario(
+    policy: str, workload: Workload, draws: Sequence[Draws], settings: Settings, rules: Rules
 ) -> Played:
-    """Play one policy for T rounds on recorded draws, those of each place apart.
+    """Play one policy for T rounds on recorded draws, separate for each channel.
 
     Raises:
-        ValueError: the policy is unknown, or does not fit the settings, the world or the draws.
+        ValueError: the policy is unknown, or does not fit the settings, the scenario or the draws.
     """
-    agent = make_policy(policy, world, draws[0], settings)
-    run = _Run(agent, world, draws, settings, rules)
+    agent = make_policy(policy, workload, draws[0], settings)
+    run = _Run(agent, workload, draws, settings, rules)
     rounds = [run.round(t) for t in range(1, settings.horizon + 1)]
     return Played(*(np.array(column) for column in zip(*rounds, strict=True)))
 
@@ -96,24 +96,29 @@ class _Run:
     """One run, a round at a time."""
 
     def __init__(
-        self, agent: Any, world: Workload, draws: Sequence[Draws], settings: Settings, rules: Rules
+        self,
+        agent: Any,
+        workload: Workload,
+        draws: Sequence[Draws],
+        settings: Settings,
+        rules: Rules,
     ) -> None:
         """Start with nobody."""
-        self.agent, self.world, self.draws = agent, world, draws
+        self.agent, self.workload, self.draws = agent, workload, draws
         self.settings, self.rules = settings, rules
         self.slots: list[Query | None] = []
-        self.places: list[Attempt | None] = [None] * rules.places
+        self.channels: list[Attempt | None] = [None] * rules.channels
         self.newest: Query | None = None
-        self.lessons: list[list[tuple[Any, ...]]] = []  # of each round so far
+        self.feedback: list[list[tuple[Any, ...]]] = []  # of each round so far
 
     def round(self, t: int) -> tuple[Any, ...]:
         """Play round t and return what is kept of it."""
         here = self.waiting(t)
         taken = self.begin(t, here)
-        told, lessons = self.end(t)
-        self.lessons.append(lessons)
+        ended, feedback = self.end(t)
+        self.feedback.append(feedback)
         if t > self.rules.delay:
-            for row, servers, chosen, explored in self.lessons[t - 1 - self.rules.delay]:
+            for row, servers, chosen, explored in self.feedback[t - 1 - self.rules.delay]:
                 self.learn(row, servers, chosen, explored)
         for query in here:
             if query not in taken:
@@ -121,7 +126,7 @@ class _Run:
                 if query.patience <= 0:
                     self.slots[self.slots.index(query)] = None
         self.arrive(t)
-        return (*told, len(self.waiting(t + 1)))
+        return (*ended, len(self.waiting(t + 1)))
 
     def waiting(self, t: int) -> list[Query]:
         """Return who could be served in round t, in slot order."""
@@ -129,7 +134,7 @@ class _Run:
 
     def utilities(self, t: int) -> Floats:
         """Return the utilities of all rows in round t [I, N]."""
-        utilities = self.world.utilities
+        utilities = self.workload.utilities
         if self.rules.other is not None and self.rules.angle is not None:
             angle = self.rules.angle[t - 1]
             utilities = np.cos(angle) * utilities + np.sin(angle) * self.rules.other
@@ -138,45 +143,45 @@ class _Run:
     def available(self, t: int) -> npt.NDArray[np.bool_]:
         """Return which servers answer in round t [N]."""
         if self.rules.available is None:
-            return np.ones(self.world.utilities.shape[1], bool)
+            return np.ones(self.workload.utilities.shape[1], bool)
         return self.rules.available[t - 1]
 
     def begin(self, t: int, here: list[Query]) -> list[Query]:
-        """Let every free place take a query, each without those taken; return these."""
+        """Let every free channel take a query, each without those taken; return these."""
         taken: list[Query] = []
         truth = self.utilities(t)
-        for place, running in enumerate(self.places):
+        for channel, running in enumerate(self.channels):
             left = [query for query in here if query not in taken]
             if running is not None or not left:
                 continue
-            query, servers, explored = self.select(t, place, left, truth)
+            query, servers, explored = self.select(t, channel, left, truth)
             servers = tuple(j for j in servers if self.available(t)[j])
             if not servers:
                 continue  # nobody answers: nothing happens
             utilities = truth[query.row]
-            uniform = self.draws[place].uniform(t, query, servers[0])
+            uniform = self.draws[channel].uniform(t, query, servers[0])
             chosen = choose(servers, utilities[list(servers)], uniform)
             rounds = 1
             if self.rules.service_time is not None:
                 rounds = max(
-                    int(self.rules.service_time[t - 1, place, query.row, j]) for j in servers
+                    int(self.rules.service_time[t - 1, channel, query.row, j]) for j in servers
                 )
             last = t + rounds - 1
-            self.places[place] = Attempt(query, servers, chosen, explored, utilities, last)
+            self.channels[channel] = Attempt(query, servers, chosen, explored, utilities, last)
             query.in_service = True
             taken.append(query)
         return taken
 
     def select(
-        self, t: int, place: int, left: list[Query], truth: Floats
+        self, t: int, channel: int, left: list[Query], truth: Floats
     ) -> tuple[Query, Assortment, bool]:
         """Ask the policy, with what is down left out."""
         agent, there = self.agent, self.available(t)
-        agent.draws = self.draws[place]
+        agent.draws = self.draws[channel]
         agent.newest_waits = self.newest is not None and any(q is self.newest for q in left)
         agent.down = ~there
         if isinstance(agent, BaselinePolicy):
-            agent.world = dataclasses.replace(self.world, utilities=truth)
+            agent.workload = dataclasses.replace(self.workload, utilities=truth)
         shown = [query.shown for query in left]
         for query in left:
             query.shown = np.where(there, query.shown, NEVER_AGAIN).tolist()
@@ -188,14 +193,14 @@ class _Run:
         return picked, servers, explored
 
     def end(self, t: int) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
-        """End the attempts whose last round this is; return what is told and what is learnt."""
+        """End the attempts whose last round this is; return the outcomes and the feedback."""
         size = self.settings.K
-        told = [(-1, (-1,) * size, -1, False, 0.0) for _ in self.places]
-        lessons = []
-        for place, attempt in enumerate(self.places):
+        ended = [(-1, (-1,) * size, -1, False, 0.0) for _ in self.channels]
+        feedback = []
+        for channel, attempt in enumerate(self.channels):
             if attempt is None or attempt.last > t:
                 continue
-            self.places[place] = None
+            self.channels[channel] = None
             query, servers, chosen = attempt.query, attempt.servers, attempt.chosen
             query.in_service = False
             query.served += 1
@@ -206,22 +211,26 @@ class _Run:
                 attempt.utilities, servers
             )
             shown = padded(servers, size)
-            told[place] = (query.arrival_round, shown, chosen, attempt.explored, lost)
-            heard, gave_up = chosen, chosen < 0 and self.gives_up(t, place, query)
+            ended[channel] = (query.arrival_round, shown, chosen, attempt.explored, lost)
+            observed, gave_up = chosen, chosen < 0 and self.gives_up(t, channel, query)
             if chosen >= 0 or gave_up:
                 self.slots[self.slots.index(query)] = None
             else:
-                away = 1 if self.rules.away is None else int(self.rules.away[t - 1, place])
-                query.back = t + away
-            if gave_up and self.rules.pretends is not None and self.rules.pretends[t - 1, place]:
-                heard = max(servers, key=lambda j: (attempt.utilities[j], -j))
-            if self.rules.feedback_arrives is None or self.rules.feedback_arrives[t - 1, place]:
-                lessons.append((query.row, servers, heard, attempt.explored))
-        return tuple(zip(*told, strict=True)), lessons
+                return_delay = (
+                    1
+                    if self.rules.return_delay is None
+                    else int(self.rules.return_delay[t - 1, channel])
+                )
+                query.back = t + return_delay
+            if gave_up and self.rules.pretends is not None and self.rules.pretends[t - 1, channel]:
+                observed = max(servers, key=lambda j: (attempt.utilities[j], -j))
+            if self.rules.feedback_arrives is None or self.rules.feedback_arrives[t - 1, channel]:
+                feedback.append((query.row, servers, observed, attempt.explored))
+        return tuple(zip(*ended, strict=True)), feedback
 
-    def gives_up(self, t: int, place: int, query: Query) -> bool:
+    def gives_up(self, t: int, channel: int, query: Query) -> bool:
         """Return whether a user leaves whose attempt failed."""
-        by_chance = self.rules.gives_up is not None and self.rules.gives_up[t - 1, place]
+        by_chance = self.rules.gives_up is not None and self.rules.gives_up[t - 1, channel]
         return bool(by_chance) or query.served >= self.rules.most_attempts
 
     def learn(self, row: int, servers: Assortment, chosen: int, explored: bool) -> None:
@@ -233,13 +242,13 @@ class _Run:
     def arrive(self, t: int) -> None:
         """Let queries arrive in the lowest free slots."""
         self.newest = None
-        rows = self.world.arriving(t, self.draws[0].arrival[t - 1], self.settings.arrival_rate)
+        rows = self.workload.arriving(t, self.draws[0].arrival[t - 1], self.settings.arrival_rate)
         for number, row in enumerate(rows):
-            bears = (
+            max_wait = (
                 float("inf") if self.rules.patience is None else self.rules.patience[t - 1, number]
             )
             if None not in self.slots:
                 self.slots.append(None)
-            shown = [0] * self.world.utilities.shape[1]
-            self.newest = Query(t, row, shown, patience=bears)
+            shown = [0] * self.workload.utilities.shape[1]
+            self.newest = Query(t, row, shown, patience=max_wait)
             self.slots[self.slots.index(None)] = self.newest

@@ -34,7 +34,7 @@ from cqbjax.sources import (
 HORIZON, SLOTS, RATE = 60, 128, 0.6
 COIN, SYNTHETIC = Coin(classes=[0.2, 0.5], num_servers=3), Synthetic(num_servers=3, dim=2)
 
-WORLDS = {
+SCENARIOS = {
     "paper": (SYNTHETIC, [], []),
     "paper's kinds": (SYNTHETIC, [PersistentUsers()], [SingleChannel()]),
     "orbit": (COIN, [Orbit(return_rate=0.3)], []),
@@ -71,9 +71,9 @@ POLICIES = {
 }
 
 
-def played(world, policy, slots=SLOTS, seeds=3, size=1, first=0):
+def played(scenario_name, policy, slots=SLOTS, seeds=3, size=1, first=0):
     """Return what happened round by round, leaves [S, T, ...], and what is left [S, ...]."""
-    source, users, service = WORLDS[world]
+    source, users, service = SCENARIOS[scenario_name]
     source = as_arrays(with_dynamics(source, users, service))
     return _played(source, as_arrays(policy), slots, seeds, size, first)
 
@@ -90,9 +90,9 @@ def _played(source, policy, slots, seeds, size, first):
             after, decision = simulate.run_round(policy, problem, instance, carry, t)
             return after, (decision._replace(state=()), after._replace(state=()))
 
-        left, told = jax.lax.scan(step, carry, jnp.arange(1, HORIZON + 1))
+        left, reported = jax.lax.scan(step, carry, jnp.arange(1, HORIZON + 1))
         arrives = jnp.broadcast_to(instance.arrivals.astype(jnp.int32), (HORIZON,))
-        return told, arrives, left._replace(state=())
+        return reported, arrives, left._replace(state=())
 
     return jax.vmap(one)(first + jnp.arange(seeds))
 
@@ -107,19 +107,21 @@ def status(after, round_):
     return waits.sum(), there.sum() - waits.sum() - held.sum(), held.sum()
 
 
-def books(world, policy, size=1):
+def books(scenario_name, policy, size=1):
     """Return per seed: arrivals, accepted, those who are gone, and what is there, by round."""
-    (decision, after), arrives, _ = jax.tree.map(np.asarray, played(world, policy, size=size))
+    (decision, after), arrives, _ = jax.tree.map(
+        np.asarray, played(scenario_name, policy, size=size)
+    )
     for seed in range(len(arrives)):
         rounds = []
         for t in range(1, HORIZON + 1):
             at = jax.tree.map(lambda leaf, t=t, seed=seed: leaf[seed, t - 1], after)
             rounds.append(status(at, t))
-        told = jax.tree.map(lambda leaf, seed=seed: leaf[seed], (decision, after))
-        yield told, arrives[seed], np.array(rounds)
+        reported = jax.tree.map(lambda leaf, seed=seed: leaf[seed], (decision, after))
+        yield reported, arrives[seed], np.array(rounds)
 
 
-CASES = [(world, "random") for world in WORLDS]
+CASES = [(scenario_name, "random") for scenario_name in SCENARIOS]
 CASES += [
     ("everything", "acqb"),
     ("late", "acqb"),
@@ -132,15 +134,15 @@ CASES += [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
 def test_what_comes_is_what_leaves_and_what_is_there(case):
     """In every round: arrivals = satisfied + gave up + waiting + away + in service."""
-    world, label = case
-    for (decision, after), arrives, there in books(world, POLICIES[label]):
+    scenario_name, label = case
+    for (decision, after), arrives, there in books(scenario_name, POLICIES[label]):
         came = np.cumsum(arrives)
         satisfied = after.recorded["departures"]
         gone = came - satisfied - there.sum(axis=1)
         assert (gone >= 0).all() and (np.diff(gone) >= 0).all()
         assert (np.diff(satisfied) >= 0).all()
         np.testing.assert_array_equal(after.recorded["queue_length"], there[:, 0])
-        impatient = any(isinstance(one, Impatience) for one in WORLDS[world][1])
+        impatient = any(isinstance(one, Impatience) for one in SCENARIOS[scenario_name][1])
         assert impatient or (gone == 0).all()
         assert not impatient or gone[-1] > 0
         # Who is satisfied was served: a choice that is none of the outside option's.
@@ -153,8 +155,8 @@ def test_what_comes_is_what_leaves_and_what_is_there(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
 def test_the_time_of_those_who_left_and_of_those_who_wait_is_the_sum_of_the_queue(case):
     """Sum over t of the number in the system = sojourns of who left + ages of who is there."""
-    world, label = case
-    for (_, after), arrives, there in books(world, POLICIES[label]):
+    scenario_name, label = case
+    for (_, after), arrives, there in books(scenario_name, POLICIES[label]):
         t = np.arange(1, HORIZON + 1)
         arrived = after.queue.arrived
         total = sojourns = 0
@@ -175,10 +177,10 @@ SIMPLER = ("orbit", "both", "three places", "lasting", "paper's kinds")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [one for one in WORLDS if one not in SIMPLER])
-def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(world):
-    wide, _, end = played(world, RandomRouting())
-    alone, _, _ = played(world, RandomRouting(), slots=96, seeds=1, first=1)
+@pytest.mark.parametrize("scenario_name", [one for one in SCENARIOS if one not in SIMPLER])
+def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(scenario_name):
+    wide, _, end = played(scenario_name, RandomRouting())
+    alone, _, _ = played(scenario_name, RandomRouting(), slots=96, seeds=1, first=1)
     assert int(end.peak.max()) < 96 and not end.overflow.any()
     for one, other in zip(jax.tree.leaves(wide[0]), jax.tree.leaves(alone[0]), strict=True):
         np.testing.assert_array_equal(np.asarray(one)[1], np.asarray(other)[0])
@@ -199,7 +201,7 @@ def test_the_kinds_of_the_paper_are_the_papers_program():
 
 
 @pytest.mark.slow
-def test_who_is_away_in_service_or_taken_is_not_served():
+def test_queries_in_orbit_in_service_or_selected_are_not_served():
     """Each served query waited: nobody is at two places, and nobody is served while away."""
     (decision, after), _, _ = jax.tree.map(np.asarray, played("everything", RandomRouting()))
     assert (decision.query[decision.valid] > 0).all()
