@@ -25,7 +25,7 @@ FILES = {path.stem: path for one in _compose.SHIPPED for path in one.glob("exper
 EXPERIMENTS = sorted(FILES)
 
 
-def composed(*overrides):
+def compose_config(*overrides):
     with _compose.initialize_hydra():
         (job,) = _compose.compose_jobs([overrides])
     return job.config
@@ -39,7 +39,7 @@ class Called(NamedTuple):
     stderr: str
 
 
-def called(name, *words):
+def run_command(name, *words):
     """Call a command in this process, which saves starting one: of the package, or a module."""
     module, name = name if "." in name else f"cqbjax.cli.{name}", name.rpartition(".")[2]
     out, err, configured = io.StringIO(), io.StringIO(), []
@@ -71,8 +71,8 @@ def script(*words, cwd=REPOSITORY):
     )  # fmt: skip
 
 
-def refused(words, name="run"):
+def refusal_of(words, name="run"):
     """Return what a command is refused with."""
-    done = called(name, *words)
+    done = run_command(name, *words)
     assert done.returncode == 2, done
     return done.stderr.rstrip("\n")

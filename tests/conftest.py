@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from absent import absent
+from absent import skip_or_fail
 from flags import flags
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -107,7 +107,7 @@ def shared_data() -> pathlib.Path:
     if folder.is_dir():
         return folder
     reason = f"no data folder at {folder}: set CQBJAX_DATA to one that holds routerbench/"
-    absent(reason)
+    skip_or_fail(reason)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def list_routers() -> list[str]:
     return [label for label in list_labels() if split_label(label, bases)[0] in routers]
 
 
-def whole(sources: Sequence[str], sizes: Sequence[int]) -> list[Case]:
+def whole_product(sources: Sequence[str], sizes: Sequence[int]) -> list[Case]:
     """Return the product, what shares programs side by side."""
     policies = [*POLICIES, *list_routers()]
     return [
@@ -88,7 +88,7 @@ def part(sources: Sequence[str]) -> list[Case]:
     )
 
 
-def tried(
+def try_cases(
     cases: Sequence[Case], folder: pathlib.Path, words: Sequence[str], timeout: float = 900
 ) -> Iterator[tuple[Case, str]]:
     """Try cases in child processes, one after another.
@@ -144,12 +144,12 @@ def be_child(words: Sequence[str]) -> None:
     backend.configure()
     found, compile_lowered = list[str](), backend.compile_lowered
 
-    def compiled(*arguments, **options):
+    def compile_and_check(*arguments, **options):
         made = compile_lowered(*arguments, **options)
         found.extend(map(str, ambiguous_names(made.as_text())))
         return made
 
-    backend.compile_lowered = compiled
+    backend.compile_lowered = compile_and_check
     fits_cache: dict = {}
     with _compose.initialize_hydra():
         for line in sys.stdin:
@@ -185,13 +185,17 @@ def main() -> None:
     for line in file.read_text().splitlines() if file.exists() else ():
         *case, outcome = json.loads(line)
         known[Case(*case)] = outcome
-    cases = part(arguments.sources) if arguments.part else whole(arguments.sources, arguments.sizes)
+    cases = (
+        part(arguments.sources)
+        if arguments.part
+        else whole_product(arguments.sources, arguments.sizes)
+    )
     left = [case for case in cases if case not in known]
     print(f"{len(cases)} cases, {len(left)} to try", flush=True)
     shares = [list(some) for _, some in itertools.groupby(left, lambda case: case[:3])]
 
     def share(some: list[Case]) -> None:
-        for case, outcome in tried(some, arguments.folder, words):
+        for case, outcome in try_cases(some, arguments.folder, words):
             known[case] = outcome
             with file.open("a") as out:
                 out.write(json.dumps([*case, outcome]) + "\n")

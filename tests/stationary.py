@@ -23,13 +23,13 @@ def close(values, expected, widest=WIDEST):
     )
 
 
-def less(values, others):
+def assert_less(values, others):
     """Hold that seeds' means [S] are less than others' on the same draws, beyond chance."""
     lead = np.asarray(others, float) - np.asarray(values, float)
     assert lead.mean() > MOST_ERRORS * lead.std(ddof=1) / np.sqrt(len(lead))
 
 
-def swept(policies, source, rate, *, seeds, horizon, burn_in=BURN_IN, every=5, **more):
+def sweep_stationary(policies, source, rate, *, seeds, horizon, burn_in=BURN_IN, every=5, **more):
     """Return what a sweep recorded once the queue has forgotten that it began empty."""
     data = cqbjax.sweep(
         policies, source, arrival_rate=[rate], num_seeds=seeds, horizon=horizon, record_every=every,
@@ -38,7 +38,7 @@ def swept(policies, source, rate, *, seeds, horizon, burn_in=BURN_IN, every=5, *
     return data.isel(arrival_rate=0, round=slice(burn_in // every, None))
 
 
-def a_round(sums):
+def mean_per_round(sums):
     """Return the means over rounds of what a recorder summed up: [...] without `round`."""
     rounds = float(sums["round"][-1] - sums["round"][0])
     return (sums.isel(round=-1) - sums.isel(round=0)) / rounds

@@ -42,7 +42,7 @@ def test_code_that_readers_see_imports_public_names_alone(path):
         assert language != "python" or not private_imports(text)
 
 
-def documented():
+def documented_names():
     """Return the names that the pages of the reference document."""
     names = set()
     for page in (REPOSITORY / "docs" / "reference").glob("*.md"):
@@ -64,7 +64,7 @@ def documented():
 
 
 def test_every_public_name_is_listed_and_documented():
-    there, missing = documented() | {*PUBLIC}, []
+    there, missing = documented_names() | {*PUBLIC}, []
     for name in PUBLIC:
         module = importlib.import_module(name)
         assert {*module.__all__} <= {*dir(module)} and len({*module.__all__}) == len(module.__all__)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from absent import absent
+from absent import skip_or_fail
 
 import cqbjax
 
@@ -18,27 +18,27 @@ MOST_TERMS = 40  # of the glossary
 
 
 @pytest.fixture(scope="module")
-def committed() -> list[Path]:
+def committed_files() -> list[Path]:
     """The files of `results/` that git knows, and that are there."""
     done = subprocess.run(
         ["git", "ls-files", "-z", "results"], cwd=ROOT, capture_output=True, text=True
     )
     if done.returncode:
-        absent("no checkout of git")
+        skip_or_fail("no checkout of git")
     there = [ROOT / name for name in done.stdout.split("\0") if name]
     return [path for path in there if path.is_file()]
 
 
-def test_committed_results_are_small(committed):
-    assert 0 < sum(path.stat().st_size for path in committed) <= MOST_OF_RESULTS
+def test_committed_results_are_small(committed_files):
+    assert 0 < sum(path.stat().st_size for path in committed_files) <= MOST_OF_RESULTS
 
 
-def test_no_pdf_is_committed(committed):
-    assert committed and not [path.name for path in committed if path.suffix == ".pdf"]
+def test_no_pdf_is_committed(committed_files):
+    assert committed_files and not [path.name for path in committed_files if path.suffix == ".pdf"]
 
 
-def test_the_page_is_small(committed):
-    (page,) = [path for path in committed if path.name == "index.html"]
+def test_the_page_is_small(committed_files):
+    (page,) = [path for path in committed_files if path.name == "index.html"]
     assert page.stat().st_size <= MOST_OF_PAGE
 
 

@@ -56,7 +56,7 @@ class Belief(Protocol):
                 None: zero, the only choice for `BlockBelief`.
         """
 
-    def learnt(self, state: Any) -> Array:
+    def num_updates(self, state: Any) -> Array:
         """Return the number of updates of each block: [B]."""
 
     def theta(self, state: Any, contexts: Array) -> Array:

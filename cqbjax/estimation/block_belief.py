@@ -53,9 +53,9 @@ class BlockBelief:
         posterior = gaussian.init(self.problem, lambda0)
         return BlockBeliefState(posterior, running_estimate.init(self.problem, lambda0))
 
-    def learnt(self, state: BlockBeliefState) -> Array:
+    def num_updates(self, state: BlockBeliefState) -> Array:
         """Return the number of updates of each block: [B]."""
-        return state.posterior.learnt
+        return state.posterior.num_updates
 
     def theta(self, state: BlockBeliefState, contexts: Array) -> Array:
         """Return the estimates: [..., B, d], with any leading axes of the state."""

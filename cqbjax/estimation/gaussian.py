@@ -26,11 +26,11 @@ class Posterior(NamedTuple):
     Attributes:
         root: [B, d, d] W' (W transposed: a sample reads it along its rows), with W W' = V^-1 and
             V = lambda0 I + sum of x x'.
-        learnt: [B] float, number of updates of the block.
+        num_updates: [B] float, number of updates of the block.
     """
 
     root: Array
-    learnt: Array
+    num_updates: Array
 
 
 def init(problem: Problem, lambda0: Array) -> Posterior:
@@ -74,25 +74,25 @@ def observe(posterior: Posterior, problem: Problem, new: Interaction) -> Posteri
         problem: shapes.
         new: the interaction; one that is not valid changes nothing.
     """
-    step = jnp.where(new.valid, 1.0, 0.0).astype(posterior.learnt.dtype)
+    step = jnp.where(new.valid, 1.0, 0.0).astype(posterior.num_updates.dtype)
     rows = jnp.where(new.valid, new.features, 0.0)
     answering = mask_unoffered(new.offered, new.servers, NO_SERVER)
     # Servers that did not answer have rows of zeros and are not counted.
     each = rows if new.offered is None else jnp.where(new.offered[:, None], rows, 0.0)
-    root, learnt = posterior
+    root, num_updates = posterior
     if problem.parameters == "shared":
         for k in range(problem.assortment_size):
             root = shrink(root, each[k])
-        return Posterior(root, learnt + step)
+        return Posterior(root, num_updates + step)
     hit = mnl.mark_servers(answering, problem.num_servers)
     if root.size <= MASKED_PASS_LIMIT and not platforms.get_current().fused:
-        return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
+        return Posterior(shrink(root, hit[:, None] * rows), num_updates + hit * step)
     stale = [jax.lax.dynamic_index_in_dim(root, j, keepdims=False) for j in new.servers]
     shrunk = linalg.add_barrier(shrink(jnp.stack(stale), each))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], new.servers[k], 0)
-    return Posterior(root, learnt + hit * step)
+    return Posterior(root, num_updates + hit * step)
 
 
 def radius(

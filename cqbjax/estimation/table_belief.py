@@ -36,7 +36,7 @@ class TableBeliefState(NamedTuple):
 
     Attributes:
         table: [N, I, d] S_j = X W_j.
-        learnt: [N] float, number of updates of each server.
+        num_updates: [N] float, number of updates of each server.
         phi: [N, d] estimates in whitened coordinates, theta_j = W_j phi_j.
         scores: [N, I] utilities, X theta_j + offset.
         offset: [N, I] known part of the utilities; None: zero.
@@ -44,7 +44,7 @@ class TableBeliefState(NamedTuple):
     """
 
     table: Array
-    learnt: Array
+    num_updates: Array
     phi: Array
     scores: Array
     offset: Array | None
@@ -81,9 +81,9 @@ class TableBelief:
             table_history.init(self.problem),
         )
 
-    def learnt(self, state: TableBeliefState) -> Array:
+    def num_updates(self, state: TableBeliefState) -> Array:
         """Return the number of updates of each server: [N]."""
-        return state.learnt
+        return state.num_updates
 
     def theta(self, state: TableBeliefState, contexts: Array) -> Array:
         """Return the estimates in the coordinates of the contexts: [..., N, d].
@@ -121,7 +121,7 @@ class TableBelief:
         answered = mnl.mark_servers(
             mask_unoffered(new.offered, new.servers, NO_SERVER), self.problem.num_servers
         )
-        state = state._replace(learnt=state.learnt + (answered & new.valid))
+        state = state._replace(num_updates=state.num_updates + (answered & new.valid))
         if whitened_kernel.is_available():
             return self._update_in_place(state, new, record)
         servers = new.servers

@@ -57,9 +57,9 @@ class WindowedBelief:
         begun = self.belief.init(*origin)
         return WindowedBeliefState(begun, begun, jnp.zeros((), jnp.int32), origin)
 
-    def learnt(self, state: WindowedBeliefState) -> Array:
+    def num_updates(self, state: WindowedBeliefState) -> Array:
         """Return the number of updates of each block within the window: [B]."""
-        return self.belief.learnt(state.elder)
+        return self.belief.num_updates(state.elder)
 
     def theta(self, state: WindowedBeliefState, contexts: Array) -> Array:
         """Return the older copy's estimates: [..., B, d]."""

@@ -248,14 +248,14 @@ class Acqb:
     def optimistic(self, draws: Draws, state: AcqbState, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N] (line 6)."""
         belief = self.belief(observation.problem)
-        alpha = self.radius(observation.problem, belief.learnt(state.belief))
+        alpha = self.radius(observation.problem, belief.num_updates(state.belief))
         normal = None if self.optimism == "ucb" else draws.normal
         return belief.optimistic_utilities(state.belief, observation, alpha, normal)
 
-    def radius(self, problem: Problem, learnt: Array) -> Array:
+    def radius(self, problem: Problem, num_updates: Array) -> Array:
         """Return alpha of every block: [B]."""
         lambda0 = jnp.asarray(self.lambda0, float)
-        return gaussian.radius(problem, learnt, self.kappa, lambda0, self.alpha_scale)
+        return gaussian.radius(problem, num_updates, self.kappa, lambda0, self.alpha_scale)
 
     def update(
         self, state: AcqbState, observation: Observation, action: Action, feedback: Feedback

@@ -319,7 +319,7 @@ def _examine(
     draws = policy.draws(rng.round_key(instance.key, round_), problem)
     optimistic = policy.optimistic(draws, state, observation)
     theta = policy.theta(state, instance.workload.contexts, problem)[0]
-    alpha = policy.radius(problem, policy.belief(problem).learnt(state.belief))[0]
+    alpha = policy.radius(problem, policy.belief(problem).num_updates(state.belief))[0]
     t, samples = problem.horizon, num_samples(size)
     past = jnp.log(size * round_.astype(float) * t)
     long = jnp.sqrt(6.0 * problem.dim * jnp.log(samples * t))

@@ -5,7 +5,7 @@ import shutil
 import polars as pl
 import pytest
 import yaml
-from composing import CONF, called, composed, refused
+from composing import CONF, compose_config, refusal_of, run_command
 from tiers import cases
 
 from cqbjax.arena import board as boards
@@ -194,7 +194,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_there_are_tasks_and_each_states_what_it_tests():
     assert 12 <= len(TASKS) <= 16
-    message = called("arena", "tasks").stdout
+    message = run_command("arena", "tasks").stdout
     for task in list_tasks():
         assert (
             f"{task.name} (version {task.version}): {task.title}\n    {task.description}" in message
@@ -218,7 +218,7 @@ def test_a_task_of_the_current_folder_runs_only_if_it_is_named(tmp_path, monkeyp
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
 def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
-    config = composed(f"arena={name}")
+    config = compose_config(f"arena={name}")
     (point,) = grid.compose(config)
     assert config.name == name and point.config.first_seed == 1_000_000
     assert point.config.num_seeds >= 30 and {"random", "acqb"} <= set(point.config.policy)
@@ -230,7 +230,7 @@ def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
 def test_the_board_that_comes_has_each_task_as_it_is(name):
     note, rows = boards.read_board().notes[name], boards.read_board().rows.filter(task=name)
-    task, config = select_tasks([name])[0], composed(f"arena={name}")
+    task, config = select_tasks([name])[0], compose_config(f"arena={name}")
     assert note["version"] == task.version, "what was raised is run again"
     assert note["horizon"] == config.horizon and note["seeds"] == config.num_seeds >= 30
     (point,) = grid.compose(config)
@@ -300,7 +300,7 @@ def test_a_task_has_at_least_eighteen_contestants():
     ],
 )
 def test_wrong_words_get_one_sentence(words, message, folder):
-    error = refused(words, "arena")
+    error = refusal_of(words, "arena")
     assert message in error and len(error.splitlines()) == 1
     assert not (folder / "arena").exists()
 
@@ -308,7 +308,7 @@ def test_wrong_words_get_one_sentence(words, message, folder):
 @pytest.mark.slow
 def test_a_policy_enters_again_and_is_verified(folder):
     words = ("policy=my_policy.py:Mine", "tasks=paper,impatient", *TINY)
-    done = called("arena", *words)
+    done = run_command("arena", *words)
     assert done.returncode == 0, done.stderr
     assert "2 tasks, 0 of them stored: about" in done.stdout
     place = folder / "arena" / "Mine"
@@ -321,12 +321,12 @@ def test_a_policy_enters_again_and_is_verified(folder):
     assert "Mine in the arena" in page and page.count("<img ") == 2 + 2
     seeds = boards.read_board(place).rows["seed"].unique().sort().to_list()
     assert seeds == [FIRST_SEED + i for i in range(3)]
-    again = called("arena", *words)
+    again = run_command("arena", *words)
     assert "2 tasks, 2 of them stored" in again.stdout and "rounds in" not in again.stderr
-    fine = called("arena", "verify", place, "samples=2", "seed=4")
+    fine = run_command("arena", "verify", place, "samples=2", "seed=4")
     assert fine.returncode == 0, fine.stderr
     assert fine.stdout.count("run again, the same to the last bit") == 2
-    _tampered_with(place)
+    _check_edits_are_refused(place)
 
 
 @pytest.mark.slow
@@ -343,41 +343,41 @@ def test_a_policy_enters_again_and_is_verified(folder):
 )
 def test_an_honest_entry_of_two_seeds_is_verified(task, policy, folder, request):
     words = [f"data_dir={request.getfixturevalue('shared_data')}"] if task == "once" else []
-    done = called("arena", f"policy={policy}", f"tasks={task}", "seeds=2", "rounds=0.05",
+    done = run_command("arena", f"policy={policy}", f"tasks={task}", "seeds=2", "rounds=0.05",
                   "tuning=false", *words)  # fmt: skip
     assert done.returncode == 0, done.stderr
     place = folder / "arena" / policy.rpartition(":")[2]
-    fine = called("arena", "verify", place, "samples=2", *words)
+    fine = run_command("arena", "verify", place, "samples=2", *words)
     assert fine.returncode == 0, fine.stderr
     assert f"{place.name}: run again, the same to the last bit" in fine.stdout
     assert f"{task}: num_seeds=2, and not 30: a first look, not an entry" in fine.stdout
 
 
-def _tampered_with(place):
+def _check_edits_are_refused(place):
     """Refuse a table, rows and arrays that do not follow from one another."""
     table = place / "table.csv"
     original = table.read_text()
     table.write_text(original.replace("paper,Mine,1", "paper,Mine,2", 1))
-    message = refused(["verify", place], "arena")
+    message = refusal_of(["verify", place], "arena")
     assert "table.csv does not follow from its arrays at paper,Mine,2" in message
     table.write_text(original)
     page = place / "index.html"
     original = page.read_text()
     page.write_text(original.replace("Mine in the arena", "The best policy", 1))
-    message = refused(["verify", place], "arena")
+    message = refusal_of(["verify", place], "arena")
     assert "index.html does not follow from its arrays at <title>The best policy" in message
     page.write_text(original)
     board = boards.read_board(place)
     more = board.notes["paper"] | {"looks": {"Mine": 0}}
     boards.write_board(board._replace(notes=board.notes | {"paper": more}), place)
-    message = refused(["verify", place], "arena")
+    message = refusal_of(["verify", place], "arena")
     assert (
         "board.json has looks={'Mine': 0} for task paper, and the stored results {'Mine': 1}"
         in message
     )
     better = board.rows.with_columns(gap=pl.when(policy="Mine").then(0.0).otherwise("gap"))
     boards.write_board(board._replace(rows=better), place)
-    message = refused(["verify", place], "arena")
+    message = refusal_of(["verify", place], "arena")
     assert "board.parquet does not follow from its arrays" in message
     boards.write_board(board, place)
     # Arrays, rows, table and page in which one's own policy needed fewer attempts at one seed of
@@ -392,18 +392,18 @@ def _tampered_with(place):
     rows = pl.concat([others, boards.tabulate_point(better.point, "paper")])
     made = board._replace(rows=rows)
     write_report(made, boards.read_board(), place, "Mine", None, display.make_console())
-    message = refused(["verify", place, "samples=9"], "arena")
+    message = refusal_of(["verify", place, "samples=9"], "arena")
     assert "task paper, policy Mine: attempts differs when it is run again" in message
     # Another scenario under the task's name.
     easier = one._replace(config=one.config.replace("slackness: 0.03", "slackness: 0.05"))
     files.write_file([easier], file)
-    message = refused(["verify", place], "arena")
+    message = refusal_of(["verify", place], "arena")
     assert "task paper is not the arena's: it was run with slackness=0.05, and not 0.03" in message
 
 
 @pytest.mark.slow
 def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
-    done = called("arena", "policy=my_policy.py:Single", "tasks=paper,pairs", *TINY)
+    done = run_command("arena", "policy=my_policy.py:Single", "tasks=paper,pairs", *TINY)
     assert done.returncode == 3
     assert "pairs left out: Single answers with one LLM: K must be 1" in done.stdout
     assert {*boards.read_board(folder / "arena" / "Single").rows["task"]} == {"paper"}
@@ -423,7 +423,7 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
     ],
 )
 def test_who_cheats_does_not_enter(name, message, folder):
-    error = refused([f"policy=my_policy.py:{name}", "tasks=paper", *TINY], "arena")
+    error = refusal_of([f"policy=my_policy.py:{name}", "tasks=paper", *TINY], "arena")
     assert message in error, error
     assert not (folder / "arena" / name).exists()
 
@@ -438,23 +438,23 @@ def test_who_cheats_does_not_enter(name, message, folder):
 )
 def test_who_cheats_where_the_checks_of_an_entry_do_not_look_is_found_out(name, message, folder):
     words = ("tasks=paper", "seeds=3", "rounds=0.05", "tuning=false")
-    done = called("arena", f"policy=my_policy.py:{name}", *words)
+    done = run_command("arena", f"policy=my_policy.py:{name}", *words)
     assert done.returncode == 0, done.stderr
     table = pl.read_csv(folder / "arena" / name / "table.csv")
     assert table.filter(policy=name)["score"].item() > 0.8, "it cheats"
-    error = refused(["verify", folder / "arena" / name, "samples=2"], "arena")
+    error = refusal_of(["verify", folder / "arena" / name, "samples=2"], "arena")
     assert message in error, error
 
 
 @pytest.mark.slow
 def test_who_knows_the_seed_is_found_out(folder):
     words = ("tasks=paper", "seeds=4", "rounds=0.1", "tuning=false")
-    done = called("arena", "policy=my_policy.py:Knows", *words)
+    done = run_command("arena", "policy=my_policy.py:Knows", *words)
     assert done.returncode == 0, done.stderr
     place = folder / "arena" / "Knows"
     gaps = dict(pl.read_csv(place / "table.csv").select("policy", "gap").iter_rows())
     assert gaps["Knows"] == 0 < gaps["random"], "it does as well as the oracle"
-    message = refused(["verify", place, "samples=2"], "arena")
+    message = refusal_of(["verify", place, "samples=2"], "arena")
     assert "policy Knows knows more than its feedback tells" in message
 
 
@@ -462,7 +462,7 @@ def test_who_knows_the_seed_is_found_out(folder):
 def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(folder, monkeypatch):
     board = folder / "kept"
     monkeypatch.setattr(boards, "SHIPPED", board)
-    done = called("arena", "board", "tasks=paper", "rounds=0.01")
+    done = run_command("arena", "board", "tasks=paper", "rounds=0.01")
     assert done.returncode == 0, done.stderr
     shutil.copytree(folder / "arena" / "board", board, ignore=shutil.ignore_patterns("data"))
     page = (folder / "arena" / "board" / "index.html").read_text()
@@ -470,13 +470,13 @@ def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(fold
     read = boards.read_board(board)
     others = {*read.rows["policy"]}
     assert len(others) >= 18
-    by = _entered()
+    by = _enter()
     assert by.pop("Mine") == by.pop("optimal") == "run"
     assert {*by.values()} == {"key"} and {*by} == others - {"optimal"}, "random is not run again"
     # Other code has another key, but the oracle's numbers are the same.
     notes = {"paper": read.notes["paper"] | {"content": "other"}}
     boards.write_board(read._replace(notes=notes), board)
-    by = _entered()
+    by = _enter()
     assert by.pop("Mine") == by.pop("optimal") == by.pop("random") == "run"
     assert {*by.values()} == {"draws"} and {*by} == others - {"optimal", "random"}
     # If the oracle differs at a seed, the run is comparable with nobody.
@@ -484,12 +484,12 @@ def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(fold
         served=pl.when(policy="optimal").then(pl.col("served") + 1).otherwise("served")
     )
     boards.write_board(boards.Board(other, notes), board)
-    assert {*_entered()} == {"Mine", "optimal", "random"}
+    assert {*_enter()} == {"Mine", "optimal", "random"}
 
 
-def _entered():
+def _enter():
     """Enter a policy; return how what is set beside it is known."""
-    done = called("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01",
+    done = run_command("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01",
                   "tuning=false")  # fmt: skip
     assert done.returncode == 0, done.stderr
     table = pl.read_csv("arena/Mine/table.csv")

@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import polars as pl
 import pytest
-from absent import absent
-from composing import called
+from absent import skip_or_fail
+from composing import run_command
 
 from cqbjax.arena import board as boards
 from cqbjax.arena.report import format_interval, write_report
@@ -69,7 +69,7 @@ def test_the_page_ranks_the_policies(written):
 def shown(tmp_path_factory):
     """The page of the board that comes with the package."""
     folder = tmp_path_factory.mktemp("shown")
-    done = called("arena", "show", f"out={folder}")
+    done = run_command("arena", "show", f"out={folder}")
     assert done.returncode == 0, done.stderr
     return folder / "shown" / "index.html"
 
@@ -92,7 +92,7 @@ def test_the_page_fits_a_screen(which, width, request):
     webdriver = pytest.importorskip("selenium.webdriver")
     binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if binary is None:
-        absent("no Chromium")
+        skip_or_fail("no Chromium")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):

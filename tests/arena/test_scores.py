@@ -125,14 +125,14 @@ def test_holms_correction_counts_every_policy_of_the_task():
     one = {"x": np.zeros(7), "y": np.array([-1.0, 2, 3, 4, 5, 6, 7])}
     assert scores.paired_p(one["y"]) == pytest.approx(4 / 2**7)
 
-    def grouped(others):
+    def groups_of(others):
         made = scores.group_policies(rows({"a": one | others, "b": {"random": [90.0] * 7}}))
         return {*made.filter(policy="y", task="a")["group"]}
 
-    assert grouped({"random": np.arange(90.0, 97)}) == {2}
+    assert groups_of({"random": np.arange(90.0, 97)}) == {2}
     # Nine that are as far from the best: the smallest p is not below .05 / 10.
     many = {f"z{i}": one["y"] + np.arange(7) * i for i in range(9)}
-    assert grouped({"random": np.arange(90.0, 97)} | many) == {1}
+    assert groups_of({"random": np.arange(90.0, 97)} | many) == {1}
 
 
 def test_a_policy_that_did_not_run_everywhere_is_in_no_mean_over_tasks():

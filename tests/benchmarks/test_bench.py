@@ -211,11 +211,11 @@ def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):
 def ours(monkeypatch):
     """Measure nothing here: half a million rounds a second in a batch, and a tenth in one run."""
 
-    def measured(case):
+    def fake_measure(case):
         alone = case.num_devices == 1
         return [{"rounds_a_second": 5e4 if alone else 5e5, "compile_seconds": 3.0}]
 
-    monkeypatch.setattr(peers, "measure", measured)
+    monkeypatch.setattr(peers, "measure", fake_measure)
 
 
 def test_a_peer_and_ours_have_a_row_side_by_side(ours, monkeypatch):

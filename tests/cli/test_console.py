@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from composing import CONF, REPOSITORY, composed, refused
+from composing import CONF, REPOSITORY, compose_config, refusal_of
 from tiers import cases
 
 import cqbjax
@@ -90,7 +90,7 @@ def test_help_of_run_fits_a_screen_and_names_all_keys_and_groups(console_output)
     for line in lines:
         if line.startswith("  cqbjax run "):
             words = line.split("  ")[1].split()[2:]
-            composed(*(one for one in words if "=" in one and words[0] != "-m"))
+            compose_config(*(one for one in words if "=" in one and words[0] != "-m"))
     shown = {*re.findall(r"\w+", text)}
     settings = (CONF / "config.yaml").read_text().split("\nhydra:")[0]
     assert {*re.findall(r"^(\w+):", settings, re.MULTILINE)} - {"defaults"} <= shown
@@ -121,7 +121,7 @@ SIMILAR = {
 
 @pytest.mark.parametrize("word", cases(SIMILAR, ["num_sed=3"]))
 def test_a_wrong_name_is_answered_with_similar_ones(word):
-    assert refused([word]).startswith(f"error: {SIMILAR[word]}")
+    assert refusal_of([word]).startswith(f"error: {SIMILAR[word]}")
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_retired_command_is_a_sentence_that_names_what_to_use(
         assert callable(importlib.import_module(words[2]).main)
     else:
         assert words[1] in console.COMMANDS
-        composed(*words[2:])
+        compose_config(*words[2:])
 
 
 COMMANDS = ("run", "prepare_data")
@@ -148,7 +148,7 @@ COMMANDS = ("run", "prepare_data")
 
 @pytest.mark.parametrize("name", cases(COMMANDS, ["run"]))
 def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
-    error_text = refused(["nokey=1"], name)
+    error_text = refusal_of(["nokey=1"], name)
     assert error_text.startswith("error: nokey is no key; choose from ")
     assert ("batch_size" if name == "prepare_data" else "arrival_rate") in error_text
     assert len(error_text.splitlines()) == 1
@@ -209,7 +209,7 @@ QUICK = (
 )
 def test_wrong_input_is_a_sentence_in_every_command(name, words, error_text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = refused(words, name)
+    message = refusal_of(words, name)
     assert message.startswith(error_text) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
@@ -231,7 +231,7 @@ def test_a_name_cannot_leave_the_folder_of_results(named, tmp_path, monkeypatch)
     command, name = named
     monkeypatch.chdir(tmp_path)
     words = ["dataset=compact"] if command == "prepare_data" else []
-    error_text = refused([f"name={name}", *words], command)
+    error_text = refusal_of([f"name={name}", *words], command)
     assert (
         error_text.startswith("error: name=")
         and "must be a word that can name a file" in error_text
@@ -252,7 +252,7 @@ def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypat
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  epsilon: [0.1\n")
     monkeypatch.chdir(tmp_path)
-    error_text = refused(["policy=[mine]"])
+    error_text = refusal_of(["policy=[mine]"])
     assert error_text.startswith(f"error: {own}, line 3: ") and len(error_text.splitlines()) == 1
 
 
@@ -262,14 +262,14 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  _target_: nowhere.Mine\n")
     monkeypatch.chdir(tmp_path)
-    error_text = refused(["policy=[mine]"])
+    error_text = refusal_of(["policy=[mine]"])
     assert error_text.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
-    error_text = refused(["policy=[nobody]"])
+    error_text = refusal_of(["policy=[nobody]"])
     assert error_text.startswith("error: policy nobody is unknown; choose from acqb, ")
     assert ", mine, mlp, " in error_text
     taken = own.with_name("acqb.yaml")
     own.rename(taken)
-    error_text = refused(["policy=[acqb]"])
+    error_text = refusal_of(["policy=[acqb]"])
     assert error_text == f"error: {taken} has the name of a file of cqbjax: give it another"
 
 
@@ -285,16 +285,16 @@ def test_a_key_keeps_its_meaning_whatever_the_users_own_conf_holds(tmp_path, mon
     # Hidden by no check: what another project's folder has is none of this command's.
     (tmp_path / "conf" / "source" / "compact.yaml").write_text("a: 1\n")
     monkeypatch.chdir(tmp_path)
-    error_text = refused(["dataset=compact", "source=no.csv"], "prepare_data")
+    error_text = refusal_of(["dataset=compact", "source=no.csv"], "prepare_data")
     assert error_text == "error: no.csv: no such file or folder."
     (tmp_path / "conf" / "source" / "compact.yaml").unlink()
     words = ("name=mine", "K=2", "alpha_scale=0.5")
-    config = composed(*words, "source=coin", "source.success=[0.5]", "data_dir=elsewhere")
+    config = compose_config(*words, "source=coin", "source.success=[0.5]", "data_dir=elsewhere")
     assert (config.name, config.K, config.alpha_scale) == ("mine", 2, 0.5)
     assert (config.data_dir, config.source.success) == ("elsewhere", [0.5])
-    assert refused(["K=mine", "name=mine"]) == "error: K=mine must be a whole number"
+    assert refusal_of(["K=mine", "name=mine"]) == "error: K=mine must be a whole number"
     # What the package has as a group, the folder adds to.
-    assert composed("source=mine").source == {"a": 1}
+    assert compose_config("source=mine").source == {"a": 1}
 
 
 ODD_NAMES = (
@@ -305,7 +305,7 @@ ODD_NAMES = (
 
 def test_a_folder_of_any_name_can_be_handed_to_a_study():
     for name in ODD_NAMES:
-        assert composed(quote("results_dir", name)).results_dir == name
+        assert compose_config(quote("results_dir", name)).results_dir == name
 
 
 def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path, capsys):
@@ -326,13 +326,15 @@ def test_a_current_folder_that_is_gone_is_a_sentence(name, tmp_path, monkeypatch
     (tmp_path / "gone").mkdir()
     os.chdir("gone")
     (tmp_path / "gone").rmdir()
-    assert refused([], name) == "error: the current folder does not exist any more: go to another"
+    assert (
+        refusal_of([], name) == "error: the current folder does not exist any more: go to another"
+    )
 
 
 def test_letters_that_hydra_does_not_read_must_be_quoted():
-    error_text = refused(["name=ü"])
+    error_text = refusal_of(["name=ü"])
     assert error_text == "error: name=ü must have its value in quotes of its own: \"name='ü'\""
-    assert composed("name='ü'").name == "ü"
+    assert compose_config("name='ü'").name == "ü"
 
 
 def test_a_choice_that_is_no_text_is_named(tmp_path, monkeypatch):
@@ -340,7 +342,7 @@ def test_a_choice_that_is_no_text_is_named(tmp_path, monkeypatch):
     own.parent.mkdir(parents=True)
     own.write_bytes(bytes(range(256)))
     monkeypatch.chdir(tmp_path)
-    assert refused(["policy=[mine]"]) == f"error: {own} is no text in UTF-8"
+    assert refusal_of(["policy=[mine]"]) == f"error: {own} is no text in UTF-8"
 
 
 RAISING = """
@@ -385,7 +387,9 @@ def test_code_of_the_users_own_that_raises_is_a_sentence(name, error_text, tmp_p
     own.write_text(f"mine:\n  _target_: raising.{name}\n")
     (tmp_path / "raising.py").write_text(RAISING)
     monkeypatch.chdir(tmp_path)
-    assert refused(["policy=[mine]", "num_seeds=2", "horizon=9"]).startswith(f"error: {error_text}")
+    assert refusal_of(["policy=[mine]", "num_seeds=2", "horizon=9"]).startswith(
+        f"error: {error_text}"
+    )
 
 
 @pytest.mark.slow
@@ -397,12 +401,12 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
     own.write_text("_target_: nowhere.Ours\n")
     monkeypatch.chdir(tmp_path)
     for label in ("ours", "ours_fallback_least_served", "ours_priority"):
-        assert "nowhere.Ours" in refused([f"policy=[{label}]"])
-    error_text = refused(["policy=[ours_prioriti]"])
+        assert "nowhere.Ours" in refusal_of([f"policy=[{label}]"])
+    error_text = refusal_of(["policy=[ours_prioriti]"])
     assert error_text.startswith(
         "error: policy ours_prioriti is unknown: did you mean ours_priority or "
     )
-    assert ", ours, " in refused(["policy=[x]"])
+    assert ", ours, " in refusal_of(["policy=[x]"])
 
 
 def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeypatch):
@@ -415,7 +419,7 @@ def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeyp
     own = tmp_path / "conf" / "kind" / "slopes.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("_target_: nowhere.Mine\n")
-    error_text = refused(["horizon=abc"])
+    error_text = refusal_of(["horizon=abc"])
     assert error_text == f"error: {own} has the name of a file of cqbjax: give it another"
 
 

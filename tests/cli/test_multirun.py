@@ -5,7 +5,7 @@ import copy
 import hydra
 import pytest
 import xarray as xr
-from composing import called, refused
+from composing import refusal_of, run_command
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from tiers import cases
@@ -20,7 +20,7 @@ GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
 
 @pytest.fixture
-def started():
+def hydra_context():
     """Hydra, initialised with our configurations."""
     with _compose.initialize_hydra():
         yield
@@ -38,7 +38,7 @@ JOBS = [
 
 
 @pytest.mark.slow
-def test_a_job_is_composed_as_hydra_does(started):
+def test_a_job_is_composed_as_hydra_does(hydra_context):
     for job, words in zip(_compose.compose_jobs(JOBS), JOBS, strict=True):
         theirs = hydra.compose("config", words)
         del job.config["grid"]
@@ -47,7 +47,7 @@ def test_a_job_is_composed_as_hydra_does(started):
 
 
 @pytest.mark.slow
-def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch):
+def test_jobs_that_differ_in_values_alone_are_composed_once(hydra_context, monkeypatch):
     calls, real = [], hydra.compose
     monkeypatch.setattr(_compose, "_composers", {})  # what other tests composed
     monkeypatch.setattr(hydra, "compose", lambda *a, **k: calls.append(a[1]) or real(*a, **k))
@@ -62,7 +62,7 @@ def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch
 
 
 @pytest.mark.slow
-def test_points_share_what_they_have_in_common(started, monkeypatch):
+def test_points_share_what_they_have_in_common(hydra_context, monkeypatch):
     """Of 64 points the 16 policies are made once each, and what follows a value is resolved once.
 
     Seconds of a sweep of thousands are these two.
@@ -93,7 +93,7 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
 
 
 @pytest.mark.slow
-def test_values_are_set_as_omegaconf_sets_them(started):
+def test_values_are_set_as_omegaconf_sets_them(hydra_context):
     """In turns, so that what was resolved at other values would be seen."""
     words = ["policy=[acqb,cqb_eps,knn]", "source=routerbench", "explore_rounds=stabilised"]
     written = hydra.compose("config", words)
@@ -119,7 +119,7 @@ def test_values_are_set_as_omegaconf_sets_them(started):
 
 
 @pytest.mark.slow
-def test_an_unresolvable_value_is_reported_where_it_runs(started):
+def test_an_unresolvable_value_is_reported_where_it_runs(hydra_context):
     words = ["explore_rounds=abc", "policy=[random,cqb_eps]", "num_seeds=2", "horizon=12"]
     (job,) = _compose.compose_jobs([words])
     with pytest.raises(ValueError, match="abc"):
@@ -133,7 +133,7 @@ def test_an_unresolvable_value_is_reported_where_it_runs(started):
         job.config.horizon = 3
 
 
-def test_words_are_combined_as_hydras_own_sweeper_does(started):
+def test_words_are_combined_as_hydras_own_sweeper_does(hydra_context):
     words = [
         "K=1,2",
         "+policy.acqb.optimism=ucb",
@@ -164,7 +164,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("words", cases(LISTS, ["alpha_scale=[0.1,0.3]"]))
-def test_a_list_gives_the_points_of_a_multirun(words, started):
+def test_a_list_gives_the_points_of_a_multirun(words, hydra_context):
     (job,) = _compose.compose_jobs([words.split()])
     jobs = _compose.compose_jobs(_compose.combine_words(LISTS[words].split()))
     theirs = [point for job in jobs for point in grid.compose(job.config, job.swept)]
@@ -181,18 +181,18 @@ BY_NATURE = (
 
 
 @pytest.mark.parametrize("words", cases(BY_NATURE, ["arrival_rate=[0.5,0.6]"]))
-def test_a_key_that_is_a_list_by_nature_stays_one(words, started):
+def test_a_key_that_is_a_list_by_nature_stays_one(words, hydra_context):
     (job,) = _compose.compose_jobs([words.split()])
     assert job.config.grid == []
 
 
 @pytest.mark.slow
 def test_what_hydra_refuses_of_a_job_is_refused():
-    message = refused(["-m", "alpha=0.1,0.2"])
+    message = refusal_of(["-m", "alpha=0.1,0.2"])
     assert message.startswith("error: alpha is no key")
-    message = refused(["-m", "policy=[acqb],[nobody]"])
+    message = refusal_of(["-m", "policy=[acqb],[nobody]"])
     assert "policy nobody is unknown" in message
-    message = refused(["-m", "num_seeds=two,three"])
+    message = refusal_of(["-m", "num_seeds=two,three"])
     assert "none of 2 points can run; the last one: num_seeds=three left out: num" in message
 
 
@@ -200,7 +200,7 @@ def test_what_hydra_refuses_of_a_job_is_refused():
 def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     """A grid; then a key is widened, and only what is new runs."""
     words = (*GRID, "K=1,2", f"results_dir={tmp_path}")
-    done = called("run", *words, "arrival_rate=0.5,0.6")
+    done = run_command("run", *words, "arrival_rate=0.5,0.6")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "data" / "grid"
     first = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.nc")}
@@ -209,7 +209,7 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     assert {key: whole.sizes[key] for key in ("K", "arrival_rate", "seed")} == {
         "K": 2, "arrival_rate": 2, "seed": 2,
     }  # fmt: skip
-    again = called("run", *words, "arrival_rate=0.5,0.6,0.7")
+    again = run_command("run", *words, "arrival_rate=0.5,0.6,0.7")
     assert again.returncode == 0, again.stderr
     assert "4 of 6 policies at 6 points are stored: not run again" in again.stdout
     wider = cqbjax.results.load(folder)
@@ -222,8 +222,10 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
 @pytest.mark.slow
 def test_a_single_run_of_lists_stores_what_a_multirun_does(tmp_path):
     words = ("policy=[acqb]", "num_seeds=2", "horizon=12", f"results_dir={tmp_path}")
-    assert called("run", "name=one", *words, "slackness=[0.03,0.04]", "c1=[0,1]").returncode == 0
-    done = called("run", "-m", "name=many", *words, "slackness=0.03,0.04", "c1=0,1")
+    assert (
+        run_command("run", "name=one", *words, "slackness=[0.03,0.04]", "c1=[0,1]").returncode == 0
+    )
+    done = run_command("run", "-m", "name=many", *words, "slackness=0.03,0.04", "c1=0,1")
     assert done.returncode == 0, done.stderr
     one, many = (cqbjax.results.load(tmp_path / "data" / name) for name in ("one", "many"))
     assert {"slackness": 2, "c1": 2}.items() <= dict(one.sizes).items()
@@ -234,7 +236,7 @@ def test_a_single_run_of_lists_stores_what_a_multirun_does(tmp_path):
 
 @pytest.mark.slow
 def test_another_launcher_is_refused_for_it_would_start_points_one_by_one(tmp_path):
-    message = refused(["-m", "hydra/launcher=basic", "c1=0,1", f"results_dir={tmp_path}"])
+    message = refusal_of(["-m", "hydra/launcher=basic", "c1=0,1", f"results_dir={tmp_path}"])
     assert message.endswith("leave it out; cluster=ray or cluster=slurm spreads them")
     assert message.startswith("error: hydra/launcher=basic starts points one by one")
 
@@ -242,12 +244,12 @@ def test_another_launcher_is_refused_for_it_would_start_points_one_by_one(tmp_pa
 @pytest.mark.slow
 def test_one_bad_point_is_reported_and_the_others_run(tmp_path):
     words = (*GRID, "slackness=0.03,0.29", f"results_dir={tmp_path}")
-    done = called("run", *words)
+    done = run_command("run", *words)
     assert done.returncode == 3, done.stderr
     assert "slackness=0.29 left out: slackness=0.29 cannot be met" in done.stdout.replace("\n", " ")
     (point,) = cqbjax.results.load_points(tmp_path / "data" / "grid")
     assert point.attrs["slackness"] == 0.03
-    strict = called("run", *words, "fail_fast=true", "name=strict")
+    strict = run_command("run", *words, "fail_fast=true", "name=strict")
     assert strict.returncode == 2 and strict.stderr.startswith(
         "error: slackness=0.29 cannot be met"
     )
@@ -257,7 +259,7 @@ def test_one_bad_point_is_reported_and_the_others_run(tmp_path):
 @pytest.mark.slow
 def test_a_dry_run_lists_the_runs_and_stores_nothing(tmp_path):
     words = (*GRID, "arrival_rate=0.4,0.5", f"results_dir={tmp_path}")
-    done = called("run", *words, "dry_run=true")
+    done = run_command("run", *words, "dry_run=true")
     assert done.returncode == 0, done.stderr
     assert "random: 4 runs of" in done.stdout and "optimal: 4 runs of" in done.stdout
     assert "2 points, 0 of them stored; 2 groups, a program each; about" in done.stdout
@@ -269,7 +271,7 @@ def test_a_dry_run_lists_the_runs_and_stores_nothing(tmp_path):
 def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
     """By Optuna: three trials at a time are one sweep, each stored by what was tried."""
     pytest.importorskip("optuna")
-    done = called(
+    done = run_command(
         "run",
         "-m", "experiment=search", "policy=[random]", "num_seeds=2", "horizon=12",
         "objective={metric: throughput, policy: random}", "hydra.sweeper.direction=maximize",
@@ -290,7 +292,7 @@ def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
 
 @pytest.mark.slow
 def test_an_objective_that_is_none_is_refused():
-    message = refused(["objective={metric: speed, policy: acqb}"])
+    message = refusal_of(["objective={metric: speed, policy: acqb}"])
     assert "objective.metric=speed does not run here; choose from gap, queue_length" in message
-    message = refused(["objective={metric: gap, policy: zero}"])
+    message = refusal_of(["objective={metric: gap, policy: zero}"])
     assert "objective.policy=zero does not run here; choose from optimal, acqb" in message

@@ -20,7 +20,7 @@ SMALL = ("num_seeds=2", "horizon=40")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def started():
+def hydra_context():
     """Hydra, initialised once: a test of it takes as long as all of these."""
     with _compose.initialize_hydra():
         yield
@@ -116,7 +116,7 @@ def test_values_of_an_experiments_file_are_never_refused():
     check("experiment=routerbench", "kind=offline_value")
 
 
-def checked(*words):
+def check_or_refuse(*words):
     """Check words and all that is made of them; return the points, or the refusal."""
     try:
         (job,) = check(*words)
@@ -165,7 +165,7 @@ QUICK_VALUES = (
 def test_a_value_that_cannot_be_is_refused_by_the_key_that_was_typed(words):
     parsed = {word.partition("=")[0] for word in words.split()}
     small = [word for word in SMALL if word.partition("=")[0] not in parsed]
-    message = checked(*words.split(), *small)
+    message = check_or_refuse(*words.split(), *small)
     assert str(message).startswith(VALUES[words]), message
 
 
@@ -184,7 +184,9 @@ def test_a_switch_is_true_or_false():
     assert {"rerun", "dry_run", "fail_fast", "queries", "source.min_max"} <= {*switches}
     for key in switches:
         for word in ("no", "x", "1"):
-            message = checked("source=paretobandit", "policy=[random]", *SMALL, f"{key}={word}")
+            message = check_or_refuse(
+                "source=paretobandit", "policy=[random]", *SMALL, f"{key}={word}"
+            )
             assert message == f"{key}={word} must be true or false"
 
 

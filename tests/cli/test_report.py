@@ -1,11 +1,11 @@
 """The report of stored studies: which folder it needs, and why it writes no page."""
 
 import pytest
-from composing import called, refused
+from composing import refusal_of, run_command
 
 
 @pytest.fixture
-def stored(tmp_path, monkeypatch):
+def results_folder(tmp_path, monkeypatch):
     """A folder with one stored result, which is only looked for and not read."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "results" / "data" / "mine" / "a.nc"
@@ -15,20 +15,20 @@ def stored(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("root", [".", "results/data", "results/data/mine"])
-def test_a_report_of_another_folder_names_the_one_that_it_needs(root, stored):
-    message = refused([root], "report")
+def test_a_report_of_another_folder_names_the_one_that_it_needs(root, results_folder):
+    message = refusal_of([root], "report")
     assert message.startswith(f"error: {root} has no folder data/ with results: give ")
     words = message.partition(": give ")[2].split()
     assert words[0].endswith("results") and words[1:] == (["mine"] if "mine" in root else [])
 
 
-def test_a_report_of_an_unknown_experiment_names_those_that_are_stored(stored):
-    assert refused(["results", "mime"], "report").endswith("results/data: did you mean mine?")
-    assert refused(["results", "x"], "report").endswith("results/data; choose from mine")
+def test_a_report_of_an_unknown_experiment_names_those_that_are_stored(results_folder):
+    assert refusal_of(["results", "mime"], "report").endswith("results/data: did you mean mine?")
+    assert refusal_of(["results", "x"], "report").endswith("results/data; choose from mine")
 
 
-def test_a_report_states_why_it_writes_no_page(stored):
-    done = called("report")
+def test_a_report_states_why_it_writes_no_page(results_folder):
+    done = run_command("report")
     assert done.returncode == 3 and done.stderr.startswith("mine left out: ")
     assert done.stdout == (
         "no page: it compares with the paper, and is made by scripts/report.py in a checkout\n"

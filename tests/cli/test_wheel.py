@@ -97,19 +97,27 @@ def site(tmp_path_factory) -> Path:
 
 
 def test_the_wheel_carries_what_the_checkout_has(site):
-    def below(folder: Path, ending: str) -> set[str]:
+    def files_below(folder: Path, ending: str) -> set[str]:
         return {str(path.relative_to(folder)) for path in folder.rglob(f"*.{ending}")}
 
-    assert below(site / "cqbjax" / "conf", "yaml") == below(CONF, "yaml")
+    assert files_below(site / "cqbjax" / "conf", "yaml") == files_below(CONF, "yaml")
     package = REPOSITORY / "cqbjax"
-    assert below(site / "cqbjax", "py") == below(package, "py")
+    assert files_below(site / "cqbjax", "py") == files_below(package, "py")
     for ending in ("csv", "j2", "css"):
-        assert below(site / "cqbjax", ending) == below(package, ending) != set()
-    assert below(site / "cqbjax" / "results", "yaml") == below(package / "results", "yaml") != set()
+        assert files_below(site / "cqbjax", ending) == files_below(package, ending) != set()
+    assert (
+        files_below(site / "cqbjax" / "results", "yaml")
+        == files_below(package / "results", "yaml")
+        != set()
+    )
     assert {path.name for path in site.iterdir()} - {"bin"} == {
         "cqbjax", "hydra_plugins", f"cqbjax-{cqbjax.__version__}.dist-info",
     }  # fmt: skip
-    assert below(site / "hydra_plugins", "py") == below(REPOSITORY / "hydra_plugins", "py") != set()
+    assert (
+        files_below(site / "hydra_plugins", "py")
+        == files_below(REPOSITORY / "hydra_plugins", "py")
+        != set()
+    )
 
 
 def test_the_wheels_types_are_seen_from_outside(site, tmp_path):

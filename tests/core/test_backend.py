@@ -145,17 +145,17 @@ def test_no_two_names_of_a_program_are_one_to_xlas_emitters(emitters):
 
 
 def test_an_option_that_a_version_of_xla_does_not_know_is_left_out(monkeypatch):
-    def lowered():
+    def lower_function():
         return jax.jit(lambda x: x + 1).lower(jnp.float32(1))
 
     monkeypatch.setattr(backend, "EMITTERS", "xla_cpu_an_option_of_a_later_version")
-    assert backend.compile_lowered(lowered(), "cpu", emitters=False)(np.float32(1)) == 2
-    monkeypatch.setattr(lowered().__class__, "compile", _refusing)
+    assert backend.compile_lowered(lower_function(), "cpu", emitters=False)(np.float32(1)) == 2
+    monkeypatch.setattr(lower_function().__class__, "compile", _raise_out_of_memory)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no memory"):
-        backend.compile_lowered(lowered(), "cpu", emitters=False)
+        backend.compile_lowered(lower_function(), "cpu", emitters=False)
 
 
-def _refusing(*_):
+def _raise_out_of_memory(*_):
     raise jax.errors.JaxRuntimeError("no memory")
 
 

@@ -103,7 +103,7 @@ class Planned:
         return received.at[t, place].set(new), calls + 1
 
 
-def played(source, users, service, size, plan, exploring):
+def play(source, users, service, size, plan, exploring):
     """Return what recorders read, by round or of the run, and what was heard [T, c, 5]."""
     policy = Planned(plan=np.asarray(plan, np.int32), exploring=np.asarray(exploring))
     source = as_arrays(with_dynamics(source, users, service))
@@ -162,7 +162,7 @@ def test_users_of_little_patience_at_one_channel():
     users = [Impatience(attempts=3, patience=3)]
     service = [Prices(factors=[10, 100, 1000], since=4)]
     plan = np.array([[[1], [0], [0]], [[2]] * 3, [[0]] * 3])
-    read, received = played(source, users, service, 1, plan, [False, False, True])
+    read, received = play(source, users, service, 1, plan, [False, False, True])
     # Rounds 1 to 8; paid are 2, 1, 32,000, then 640 three times, and 32,000.
     paid = np.cumsum([0, 2, 1, 32_000, 640, 640, 640, 32_000])
     left = np.array([0, 0, 1, 2, 2, 2, 2, 3])
@@ -234,7 +234,7 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
     ]  # fmt: skip
     slow, quick = [1, 2, 3], [0, 1, 3]
     plan = np.array([[slow, quick], [quick] * 2, [[0, 2, 3], quick], [quick] * 2])
-    read, received = played(source, users, service, 3, plan, [True, False, False, False])
+    read, received = play(source, users, service, 3, plan, [True, False, False, False])
     # What the three answers of each attempt cost, in the round in which it ends.
     of_0 = [2.0**8 + 2**10 + 2**11, 10 * 2.0**8 + 100 * 2**9 + 10_000 * 2**11]
     of_1 = [2.0**1 + 2**2 + 2**3, 10 * 2.0**0 + 100 * 2**1 + 10_000 * 2**3]

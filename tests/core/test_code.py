@@ -16,7 +16,7 @@ CLASS = "@dataclasses.dataclass(frozen=True)\nclass Mine:\n    scale: float = 1.
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def write_module(tmp_path, monkeypatch):
     """Return a function that writes a user's module; those imported are forgotten after it."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
@@ -32,7 +32,7 @@ def own(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def reached(*parts):
+def reach(*parts):
     """Return the folders of the package and the modules of others that count."""
     roots = []
     code._collect(parts, roots, [], set(), own=True)
@@ -41,12 +41,12 @@ def reached(*parts):
 
 def test_of_the_package_folders_count_and_not_those_beside():
     synthetic = sources.Synthetic(num_servers=3, dim=2, slackness=0.1)
-    assert reached(synthetic, policies.Acqb()) == ["cqbjax.policies", "cqbjax.sources"]
+    assert reach(synthetic, policies.Acqb()) == ["cqbjax.policies", "cqbjax.sources"]
 
 
-def test_what_a_users_module_takes_from_the_package_counts(own):
-    own("mine.py", f"{HEAD}import cqbjax\nfrom cqbjax.offline import value\n{CLASS}")
-    assert reached(importlib.import_module("mine").Mine) == ["cqbjax.offline", "mine"]
+def test_what_a_users_module_takes_from_the_package_counts(write_module):
+    write_module("mine.py", f"{HEAD}import cqbjax\nfrom cqbjax.offline import value\n{CLASS}")
+    assert reach(importlib.import_module("mine").Mine) == ["cqbjax.offline", "mine"]
 
 
 @pytest.mark.parametrize(
@@ -61,52 +61,56 @@ def test_what_a_users_module_takes_from_the_package_counts(own):
         "import box.deep",
     ],
 )
-def test_an_edit_of_what_a_policy_imports_is_seen_in_any_depth(own, imported):
-    own("mine.py", f"{HEAD}{imported}\n{CLASS}")
-    own("helper.py", "from bottom import rate\n")
-    own("bottom.py", "rate = 1\n")
-    own("box/__init__.py", "from .deep import rate\n")
-    own("box/deep.py", "from bottom import rate\n")
+def test_an_edit_of_what_a_policy_imports_is_seen_in_any_depth(write_module, imported):
+    write_module("mine.py", f"{HEAD}{imported}\n{CLASS}")
+    write_module("helper.py", "from bottom import rate\n")
+    write_module("bottom.py", "rate = 1\n")
+    write_module("box/__init__.py", "from .deep import rate\n")
+    write_module("box/deep.py", "from bottom import rate\n")
     mine = importlib.import_module("mine").Mine()
     before = code.digest([ENGINE], mine)
     assert code.digest([ENGINE], mine) == before
-    own("bottom.py", "rate = 22\n")
+    write_module("bottom.py", "rate = 22\n")
     after = code.digest([ENGINE], mine)
-    own("unrelated.py", "rate = 3\n")
+    write_module("unrelated.py", "rate = 3\n")
     assert after != before and code.digest([ENGINE], mine) == after
 
 
-def test_relative_imports_and_a_package_with_code_of_its_own_count(own):
-    own("kit/__init__.py", "LEAST = 1\n")
-    own("kit/inner/__init__.py", "from .rule import Mine\n")
-    own("kit/inner/rule.py", f"{HEAD}from ..numbers import rate\nfrom . import also\n{CLASS}")
-    own("kit/inner/also.py", "")
-    own("kit/numbers.py", "rate = 1\n")
+def test_relative_imports_and_a_package_with_code_of_its_own_count(write_module):
+    write_module("kit/__init__.py", "LEAST = 1\n")
+    write_module("kit/inner/__init__.py", "from .rule import Mine\n")
+    write_module(
+        "kit/inner/rule.py", f"{HEAD}from ..numbers import rate\nfrom . import also\n{CLASS}"
+    )
+    write_module("kit/inner/also.py", "")
+    write_module("kit/numbers.py", "rate = 1\n")
     mine = importlib.import_module("kit.inner").Mine()
     names = ["kit", "kit.inner", "kit.inner.also", "kit.inner.rule", "kit.numbers"]
-    assert [name for name in reached(mine) if name.startswith("kit")] == names
+    assert [name for name in reach(mine) if name.startswith("kit")] == names
 
 
-def test_of_installed_packages_that_of_a_policy_counts_alone(own, tmp_path, monkeypatch):
+def test_of_installed_packages_that_of_a_policy_counts_alone(write_module, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-    own("site-packages/kit/__init__.py", "")
-    own("site-packages/kit/inner/__init__.py", "")
-    own("site-packages/kit/inner/rule.py", f"{HEAD}import other\nfrom kit import rate\n{CLASS}")
-    own("site-packages/kit/rate.py", "")
-    own("site-packages/other.py", "")
+    write_module("site-packages/kit/__init__.py", "")
+    write_module("site-packages/kit/inner/__init__.py", "")
+    write_module(
+        "site-packages/kit/inner/rule.py", f"{HEAD}import other\nfrom kit import rate\n{CLASS}"
+    )
+    write_module("site-packages/kit/rate.py", "")
+    write_module("site-packages/other.py", "")
     mine = importlib.import_module("kit.inner.rule").Mine()
-    assert reached(mine) == ["kit", "kit.inner", "kit.inner.rule", "kit.rate"]
+    assert reach(mine) == ["kit", "kit.inner", "kit.inner.rule", "kit.rate"]
 
 
-def test_a_base_class_and_what_a_field_holds_count(own):
-    own("base.py", f"{HEAD}class Base:\n    rate = 1\n")
-    own("field.py", f"{HEAD}{CLASS}def rule(): return 1\n")
+def test_a_base_class_and_what_a_field_holds_count(write_module):
+    write_module("base.py", f"{HEAD}class Base:\n    rate = 1\n")
+    write_module("field.py", f"{HEAD}{CLASS}def rule(): return 1\n")
     derived = CLASS.replace("Mine", "Mine(Base)") + "    held: object = None\n"
-    own("mine.py", f"{HEAD}from base import Base\n{derived}")
+    write_module("mine.py", f"{HEAD}from base import Base\n{derived}")
     mine, field = (importlib.import_module(name) for name in ("mine", "field"))
-    assert reached(mine.Mine()) == ["base", "mine"]
+    assert reach(mine.Mine()) == ["base", "mine"]
     for held in (field.Mine(), [field.Mine()], {"a": (field.Mine(),)}, field.rule):
-        assert reached(mine.Mine(held=held)) == ["base", "field", "mine"]
+        assert reach(mine.Mine(held=held)) == ["base", "field", "mine"]
 
 
 def notebook(text, name="<cell 1>"):
@@ -163,20 +167,20 @@ class Plain:
 """
 
 
-def test_what_a_users_object_reads_counts(own, tmp_path, monkeypatch):
+def test_what_a_users_object_reads_counts(write_module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    own("reads.py", READS)
+    write_module("reads.py", READS)
     module = importlib.import_module("reads")
     alone = code.digest([], module.Mine())
     for name in ("weights.npy", "tables/here/deep.csv"):
         before = code.digest([], module.Mine())
         for content in ("1", "22"):
-            own(name, content)
+            write_module(name, content)
             after = code.digest([], module.Mine())
             assert after not in (before, alone), name
             assert after == code.digest([], module.Mine())
             before = after
-    own("other.npy", "1")
+    write_module("other.npy", "1")
     assert code.digest([], module.Mine()) == before, "a file that no field names"
     # One number in the middle of many, which are not written out by `repr`.
     tables = [np.zeros(5000), np.zeros(5000)]
@@ -190,8 +194,8 @@ def test_what_a_users_object_reads_counts(own, tmp_path, monkeypatch):
     assert code.digest([], module.Plain(x="weights.npy")) != code.digest([], module.Plain(x="x"))
 
 
-def test_words_of_this_packages_objects_name_no_file(own, tmp_path, monkeypatch):
+def test_words_of_this_packages_objects_name_no_file(write_module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = code.digest([], policies.Acqb(schedule="oldest"))
-    own("oldest", "a file of this name")
+    write_module("oldest", "a file of this name")
     assert code.digest([], policies.Acqb(schedule="oldest")) == before

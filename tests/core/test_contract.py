@@ -35,7 +35,7 @@ def test_a_slot_holds_a_query_where_one_has_arrived():
 
 
 @jax.jit
-def watched(breach, slot, servers, round_, valid):
+def watch(breach, slot, servers, round_, valid):
     queue = Queue(*[jnp.asarray([1, 0, 2], jnp.int32)] * 3)
     action = Action(slot, servers, jnp.bool_(False))
     return record_breach(breach, PROBLEM, queue, action, round_, valid)
@@ -50,11 +50,11 @@ def test_the_first_action_that_breaks_the_contract_is_remembered():
     ]  # fmt: skip
     for number, (slot, servers, valid) in enumerate(rounds, 1):
         decision = jnp.int32(slot), jnp.asarray(servers, jnp.int32), jnp.int32(number)
-        breach = watched(breach, *decision, jnp.bool_(valid))
+        breach = watch(breach, *decision, jnp.bool_(valid))
         breach_rounds.append(int(breach.round))
     assert breach_rounds == [0, 0, 0, 4, 4, 4], "of an empty queue nothing breaks it"
     assert (int(breach.slot), breach.servers.tolist()) == (0, [0, 2, 1])
-    slot_alone = watched(Breach(*[jnp.int32(0)] * 2, breach.servers), jnp.int32(1),
+    slot_alone = watch(Breach(*[jnp.int32(0)] * 2, breach.servers), jnp.int32(1),
                          jnp.asarray([0, 1, 3]), jnp.int32(7), jnp.bool_(True))  # fmt: skip
     assert (int(slot_alone.round), int(slot_alone.slot)) == (7, 1)
 

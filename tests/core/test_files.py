@@ -12,7 +12,7 @@ import pytest
 from cqbjax.core import files
 
 
-def hidden(folder):
+def hidden_files(folder):
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_stored_of_a_failed_computation(tmp_path):
         files.load_or_compute(path, fail)
     with pytest.raises(RuntimeError, match="no"):
         files.load_or_compute(path, lambda: np.zeros(2), files.ARRAY._replace(save=fail))
-    assert not path.exists() and hidden(tmp_path) == []
+    assert not path.exists() and hidden_files(tmp_path) == []
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -91,16 +91,16 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
             patched.setattr(os, name, fail)
             with pytest.raises(OSError, match="no"):
                 files.write_atomic(target, b"new")
-        assert target.read_bytes() == b"old" and hidden(tmp_path) == []
+        assert target.read_bytes() == b"old" and hidden_files(tmp_path) == []
 
 
 def test_a_file_that_cannot_be_written_is_named_and_not_the_one_beside_it(tmp_path):
     (tmp_path / "folder").mkdir()
 
-    def full(file):
+    def raise_disk_full(file):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for name, content in (("folder", b""), ("full", full)):
+    for name, content in (("folder", b""), ("full", raise_disk_full)):
         with pytest.raises(OSError) as error:
             files.write_atomic(tmp_path / name, content)
         assert (error.value.filename, error.value.filename2) == (str(tmp_path / name), None)
@@ -111,13 +111,13 @@ def test_a_writer_that_stops_half_way_leaves_the_old_file(tmp_path):
     target = tmp_path / "table.csv"
     files.write_atomic(target, b"old")
 
-    def half(file: io.BufferedWriter):
+    def interrupt_writing(file: io.BufferedWriter):
         file.write(b"ne")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        files.write_atomic(target, half)
-    assert target.read_bytes() == b"old" and hidden(tmp_path) == []
+        files.write_atomic(target, interrupt_writing)
+    assert target.read_bytes() == b"old" and hidden_files(tmp_path) == []
 
 
 def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tmp_path):
@@ -137,7 +137,7 @@ def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tm
     for _ in range(2):
         loaded = files.load_or_compute_all(paths, compute)
         assert [int(loaded[number][0]) for number in paths] == [0, 1, 2, 3]
-    assert asked == [[0, 2, 3], [2, 3]] and hidden(tmp_path) == []
+    assert asked == [[0, 2, 3], [2, 3]] and hidden_files(tmp_path) == []
 
 
 def test_two_writers_at_once_leave_one_whole_file(tmp_path):
@@ -156,4 +156,4 @@ def test_two_writers_at_once_leave_one_whole_file(tmp_path):
     contents = [bytes([letter]) * 1000 for letter in b"ab"]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda one: files.write_atomic(path, writer(one)), contents))
-    assert path.read_bytes() in contents and hidden(tmp_path) == []
+    assert path.read_bytes() in contents and hidden_files(tmp_path) == []

@@ -45,7 +45,7 @@ CASES = {
 }
 
 
-def marked(names):
+def mark_slow(names):
     """Mark the cases that are slow: all but those of the smallest programs."""
     return cases(names, ("random", "optimal"))
 
@@ -70,7 +70,7 @@ def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **f
     )
 
 
-@pytest.mark.parametrize("case", marked(CASES))
+@pytest.mark.parametrize("case", mark_slow(CASES))
 @QUICK
 @given(
     seed=st.integers(0, 2**31 - 1),
@@ -149,7 +149,7 @@ def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate)
 
 
 def test_a_source_of_several_arrivals_a_round_brings_two_often_enough():
-    drawn = prepared(
+    drawn = prepare(
         3, scenarios.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(max_arrivals=2)
     )
     counts = np.bincount(drawn.arrivals, minlength=3)
@@ -160,7 +160,7 @@ def test_a_source_of_several_arrivals_a_round_brings_two_often_enough():
 @pytest.mark.parametrize("policy", [RandomRouting(), Acqb()], ids=["random", "acqb"])
 def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
     """A source that may bring two and never does, beside the source that brings one."""
-    single = prepared(2, POOL, 0.6, POOL.problem(2, HORIZON))
+    single = prepare(2, POOL, 0.6, POOL.problem(2, HORIZON))
     problem = POOL.problem(2, HORIZON)
     rows = jnp.stack([single.workload.arrival_rows, jnp.zeros(HORIZON, jnp.int32)], axis=-1)
     several = single._replace(
@@ -191,7 +191,7 @@ def test_the_first_round_without_a_free_slot_is_reported():
     np.testing.assert_array_equal(tight.overflow, full.argmax(axis=1) + 1)
 
 
-def prepared(seed, source, rate, problem):
+def prepare(seed, source, rate, problem):
     return jax.tree.map(lambda leaf: leaf[0], scenarios.draw_instances(source, rate, problem, seed))
 
 
@@ -199,7 +199,7 @@ def prepared(seed, source, rate, problem):
 @given(seed=st.integers(0, 2**31 - 1), one=st.floats(0.0, 1.0), other=st.floats(0.0, 1.0))
 def test_arrivals_at_a_lower_rate_are_a_subset_with_the_same_queries(seed, one, other):
     low, high = (
-        prepared(seed, POOL, float(rate), SCENARIOS["pool"][1]) for rate in sorted((one, other))
+        prepare(seed, POOL, float(rate), SCENARIOS["pool"][1]) for rate in sorted((one, other))
     )
     assert not (low.arrivals & ~high.arrivals).any()
     assert (low.workload.arrival_rows == high.workload.arrival_rows).all()
@@ -210,7 +210,7 @@ def test_arrivals_at_a_lower_rate_are_a_subset_with_the_same_queries(seed, one, 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 def test_arrivals_come_at_their_rate(rate):
     problem = POOL.problem(1, 20_000)
-    share = float(prepared(11, POOL, rate, problem).arrivals.mean())
+    share = float(prepare(11, POOL, rate, problem).arrivals.mean())
     assert abs(share - rate) <= 5 * np.sqrt(rate * (1 - rate) / 20_000)
 
 
@@ -227,10 +227,10 @@ def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate
     best = jax.nn.sigmoid((drawn @ np.asarray(source.theta(key)).T).max(axis=-1))
     clear = np.abs(best - wanted).min() > 1e-5
     assume((best >= wanted).sum() >= 64 and clear)
-    scenario = prepared(seed, source, rate, problem).workload
+    scenario = prepare(seed, source, rate, problem).workload
     np.testing.assert_array_equal(scenario.contexts, drawn[np.flatnonzero(best >= wanted)[:64]])
     other_slackness = sources.Synthetic(num_servers=3, dim=2, slackness=slackness + 0.1)
-    other = prepared(seed, other_slackness, rate - 0.1, problem).workload
+    other = prepare(seed, other_slackness, rate - 0.1, problem).workload
     np.testing.assert_array_equal(other.contexts, scenario.contexts)
 
 
@@ -364,7 +364,7 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
     assert_same(mine, alone, [name for name in INTEGERS if not name.startswith("optimal")])
     rounds = many["round"].values
     for rate, seed in itertools.product([0.3, 0.6], [3, 4, 9]):
-        came = prepared(seed, POOL, rate, POOL.problem(1, 64)).arrivals.cumsum()[rounds - 1]
+        came = prepare(seed, POOL, rate, POOL.problem(1, 64)).arrivals.cumsum()[rounds - 1]
         left = many.sel(arrival_rate=rate, seed=seed)
         assert (left.departures + left.queue_length == np.asarray(came)).all()
     # The rows beside it do differ, so equality was not for want of variety.

@@ -89,14 +89,14 @@ def test_a_query_that_stays_asks_what_comes_next_and_enters_again():
     assert [after.arrived.tolist(), after.served.tolist()] == [[1, 2], [0, 1]]
 
 
-def filled(arrived, served=None):
+def fill(arrived, served=None):
     arrived = jnp.asarray(arrived, jnp.int32)
     served = jnp.zeros_like(arrived) if served is None else jnp.asarray(served, jnp.int32)
     return Queue(row=jnp.zeros_like(arrived), arrived=arrived, served=served)
 
 
 def test_a_full_queue_keeps_what_it_has():
-    queue = filled([3, 1, 2])
+    queue = fill([3, 1, 2])
     after, _, _, lost = push(queue, jnp.int32(7), jnp.int32(9), jnp.bool_(True))
     assert bool(lost)
     for before, now in zip(queue[:3], after[:3], strict=True):
@@ -104,25 +104,25 @@ def test_a_full_queue_keeps_what_it_has():
 
 
 def test_a_reused_slot_forgets_how_often_it_was_served():
-    queue, _, _, _ = push(filled([0, 4], [5, 1]), jnp.int32(7), jnp.int32(9), jnp.bool_(True))
+    queue, _, _, _ = push(fill([0, 4], [5, 1]), jnp.int32(7), jnp.int32(9), jnp.bool_(True))
     assert queue.served.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(("rule", "slot"), [("oldest", 3), ("newest", 1)])
 def test_oldest_and_newest_go_by_the_round_of_arrival(rule, slot):
-    queue = filled([0, 9, 5, 2, 0])
+    queue = fill([0, 9, 5, 2, 0])
     assert int(pick(rule, queue, jnp.float32(0.99))) == slot
 
 
 def test_least_served_picks_among_the_queries_served_least_and_waiting():
-    queue = filled([1, 2, 0, 4, 5], [3, 1, 0, 1, 2])
+    queue = fill([1, 2, 0, 4, 5], [3, 1, 0, 1, 2])
     uniforms = np.linspace(0.0, 0.999, 40)
     slots = [int(pick("least_served", queue, jnp.float32(u))) for u in uniforms]
     assert slots == sorted(slots) and slots.count(1) == slots.count(3) == 20
 
 
 def test_random_picks_every_waiting_query_equally():
-    queue = filled([0, 7, 3, 0, 1])
+    queue = fill([0, 7, 3, 0, 1])
     uniforms = (np.arange(300, dtype=np.float32) + 0.5) / 300
     slots = [int(pick("random", queue, u)) for u in uniforms]
     assert np.bincount(slots, minlength=5).tolist() == [0, 100, 100, 0, 100]

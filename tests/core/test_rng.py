@@ -33,19 +33,19 @@ SETTINGS = [
     ("setting", "value"), cases(SETTINGS, ["jax_default_prng_impl"], several=True)
 )
 def test_what_jax_is_set_to_changes_no_number(setting, value):
-    def drawn():
+    def draw_twice():
         key = rng.round_key(rng.run_key(7), 3)
         return [jax.random.key_data(key), jax.random.key_data(jax.random.split(key, 3)),
                 rng.uniform(key, rng.Stream.CHOICE)]  # fmt: skip
 
-    first, before = drawn(), getattr(jax.config, setting)
+    first, before = draw_twice(), getattr(jax.config, setting)
     np.testing.assert_array_equal(
         jax.random.key_data(rng.run_key(7)),
         jax.random.key_data(jax.random.key(7, impl="threefry2x32")),
     )
     jax.config.update(setting, value)
     try:
-        for mine, other in zip(first, drawn(), strict=True):
+        for mine, other in zip(first, draw_twice(), strict=True):
             np.testing.assert_array_equal(mine, other)
     finally:
         jax.config.update(setting, before)

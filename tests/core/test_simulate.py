@@ -75,18 +75,18 @@ def test_utilities_drift_and_are_down_where_nobody_answers():
     )
     rows = jnp.asarray([2, 0])
 
-    def seen(workload, rules, t):
+    def utilities_seen(workload, rules, t):
         return np.asarray(
             simulate.true_utilities(Instance(None, workload, None, None, rules), rows, jnp.int32(t))
         )
 
     for t in (1, 2, 3):
         mixed = cos[t - 1] * utilities[[2, 0]] + sin[t - 1] * other[[2, 0]]
-        np.testing.assert_allclose(seen(still, None, t), utilities[[2, 0]], rtol=1e-6)
-        np.testing.assert_allclose(seen(turned, None, t), mixed, rtol=1e-5)
+        np.testing.assert_allclose(utilities_seen(still, None, t), utilities[[2, 0]], rtol=1e-6)
+        np.testing.assert_allclose(utilities_seen(turned, None, t), mixed, rtol=1e-5)
         if t > 1:
             mixed[:, 1] = DOWN_UTILITY
-        np.testing.assert_allclose(seen(turned, There(), t), mixed, rtol=1e-5)
+        np.testing.assert_allclose(utilities_seen(turned, There(), t), mixed, rtol=1e-5)
 
 
 def test_a_fixed_outcome_belongs_to_a_server_and_a_query_or_a_prompt():

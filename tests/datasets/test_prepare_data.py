@@ -13,7 +13,7 @@ import numpy as np
 import omegaconf
 import polars as pl
 import pytest
-from composing import called, composed
+from composing import compose_config, run_command
 from hub import COMMIT, serving
 from matplotlib.text import Text
 from tiers import cases
@@ -454,11 +454,11 @@ def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
     data = f"data_dir={tmp_path / 'data'}"
     with serving(tmp_path / "upstream", monkeypatch) as server:
         words = (f"dataset={name}", f"embeddings={tmp_path / 'own.npy'}", data)
-        done = called("prepare_data", *words, f"revision={COMMIT}", "progress=false")
+        done = run_command("prepare_data", *words, f"revision={COMMIT}", "progress=false")
     assert done.returncode == 0, done.stderr
     assert "made-up content" in done.stdout.replace("\n", " ")
     assert sorted(server.downloads) == sorted(server.files)
-    done = called(
+    done = run_command(
         "run", f"experiment={name}", "policy=[optimal,acqb_cl,knn]", "K=1",
         "source.pool_size=60", "source.offline_size=120", "num_seeds=2", "horizon=40", data,
         f"results_dir={tmp_path}", f"cache_dir={tmp_path / 'fits'}",
@@ -481,7 +481,7 @@ def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
     own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
     run(tmp_path / "data", ds.user_table("mine"), source=file)
     words = ("source=compact", "source.dataset=mine", "name=mine", f"data_dir={tmp_path / 'data'}")
-    config = composed("experiment=routerbench", *words)
+    config = compose_config("experiment=routerbench", *words)
     files = [REPOSITORY / "conf" / name for name in ("config.yaml", "prepare/config.yaml")]
     both = [omegaconf.OmegaConf.load(file).data_dir for file in files]
     source = hydra.utils.instantiate(config.source)
@@ -516,7 +516,7 @@ def test_llms_with_any_name_are_named_so_everywhere(tmp_path):
     frame.write_csv(tmp_path / "own.csv")
     np.save(tmp_path / "own.npy", embedder(schemas.prompts(rows)))
     data = f"data_dir={tmp_path / 'data'}"
-    done = called("prepare_data", "dataset=compact", f"source={tmp_path / 'own.csv'}", data,
+    done = run_command("prepare_data", "dataset=compact", f"source={tmp_path / 'own.csv'}", data,
                   f"embeddings={tmp_path / 'own.npy'}", "name=own")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "P(satisfied | grade 0) = 0.010; P(satisfied | grade 1) = 0.990" in done.stdout
@@ -524,7 +524,7 @@ def test_llms_with_any_name_are_named_so_everywhere(tmp_path):
         grade = frame[f"score|{name}"].mean()
         line = next(line for line in done.stdout.splitlines() if line.strip().startswith(name))
         assert line.split()[-3:] == [f"{grade:.3f}", "0.5", f"{0.01 + 0.98 * grade:.3f}"]
-    done = called(
+    done = run_command(
         "run", "source=compact", "source.dataset=own", "policy=[random]", "num_seeds=2",
         "horizon=40", "arrival_rate=[0.2,0.3]", "record=[traffic]", "queries=true", "name=own",
         data, f"results_dir={tmp_path}",
@@ -579,13 +579,13 @@ def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch
     schemas.write_embedllm(source)
     write_atomic = files.write_atomic
 
-    def killed(path, content):
+    def write_and_die(path, content):
         if path.name == "meta.json":
             raise KeyboardInterrupt
         write_atomic(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_atomic", killed)
+        patch.setattr(files, "write_atomic", write_and_die)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "data", "embedllm", source=source)
     with pytest.raises(ds.TableError, match="nothing prepared"):

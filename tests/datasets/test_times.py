@@ -59,7 +59,7 @@ def test_delays_that_are_none_are_refused(message, tmp_path):
         read_delays(path, column)
 
 
-def saved(frame, path):
+def save(frame, path):
     (frame.write_csv if path.suffix == ".csv" else frame.write_parquet)(path)
     return path
 
@@ -71,7 +71,7 @@ def test_latencies_are_joined_by_prompt_and_llm_in_any_order(name, tmp_path):
     )
     table = TableNames(["1", "2", "30"], ["small", 'la "r" ge'], "dataset mine")
     for order in (frame, frame[::-1], frame.select(frame.columns[::-1])[[1, 0, 2]]):
-        service = make_service_times(latencies=saved(order, tmp_path / name), round_seconds=2)
+        service = make_service_times(latencies=save(order, tmp_path / name), round_seconds=2)
         assert service.join_names(table).names is None
         np.testing.assert_array_equal(service.join_names(table).rounds, [[1, 2], [1, 5], [4, 1]])
     own = TableNames(["30", "1"], ["small", 'la "r" ge'], "dataset mine")
@@ -106,7 +106,7 @@ def test_a_source_of_a_dataset_has_its_names_through_wrappers(tmp_path):
     )
     order = draw.permutation(table.num_prompts)
     service = make_service_times(
-        latencies=saved(frame[order], tmp_path / "times.csv"), round_seconds=1
+        latencies=save(frame[order], tmp_path / "times.csv"), round_seconds=1
     )
     for source in (data.queries, ArrivalWrapper(source=data.queries, process=BurstyArrivals())):
         joined = with_dynamics(source, [], [service]).service[0]

@@ -88,7 +88,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(
         if block.note == "run":
             for number, call in enumerate(commands(block, empty_folder / f"stubs{block.line}")):
                 assert number == 0, "mark blocks of one command"
-                really_run(call, monkeypatch)
+                run_in_process(call, monkeypatch)
 
 
 def heads_page(shared_data, folder, monkeypatch):
@@ -126,7 +126,7 @@ def execute(block: Block, names):
     exec(compile(block.text, at, "exec"), names)
 
 
-def really_run(call, monkeypatch):
+def run_in_process(call, monkeypatch):
     """Run a command in this process, a study with few seeds."""
     name, words = script(call)
     words = [*words, f"num_seeds={SEEDS}"] if name == "run" else words
@@ -174,7 +174,7 @@ def check(call):
     name, words = script(call)
     if name is not None:
         assert name in CHECKS, f"{name} is no command"
-        checked(name, tuple(words), Path.cwd() if Path("conf").is_dir() else None)
+        check_command(name, tuple(words), Path.cwd() if Path("conf").is_dir() else None)
     elif call[0] == "pip" or words[:2] == ["-m", "pip"]:
         check_pip(words)
     elif words[0] == "-m" and words[1].startswith(("tests.", "reproduction.")):
@@ -187,7 +187,7 @@ def check(call):
 
 
 @functools.cache
-def checked(name, words, own):
+def check_command(name, words, own):
     """Check the arguments of a command once for all pages; `own` is the current folder."""
     del own
     CHECKS[name](list(words))

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
-from absent import absent
+from absent import skip_or_fail
 from pages import PAGES, REPOSITORY
 from tiers import cases
 
@@ -62,7 +62,7 @@ def build(tmp_path_factory):
         pytest.importorskip("sphinx", reason='the site needs `pip install -e ".[docs]"`')
     from sphinx.testing.util import SphinxTestApp
 
-    def built(text):
+    def build_page(text):
         folder = tmp_path_factory.mktemp("site")
         (folder / "conf.py").write_text(CONF.format(ext=str(REPOSITORY / "docs" / "_ext")))
         (folder / "index.md").write_text(f"# Page\n\n{text}")
@@ -73,7 +73,7 @@ def build(tmp_path_factory):
         finally:
             app.cleanup()
 
-    yield built
+    yield build_page
     sys.path[:] = [path for path in sys.path if not path.endswith("_ext")]
 
 
@@ -284,7 +284,7 @@ def test_pages_state_how_many_prompts_have_no_correct_llm(dataset, shared_data):
 
     source = datasets.dataset_source(dataset, shared_data)
     if source.table.name not in page_tables.UNSOLVED:
-        absent(f"{source.table.name} is not the table that the pages are about")
+        skip_or_fail(f"{source.table.name} is not the table that the pages are about")
     nobody = source.table.performance.max(axis=1) <= 0
     unsolved = page_tables.UNSOLVED[source.table.name]
     assert unsolved == (source.table.num_prompts, int(nobody.sum()))

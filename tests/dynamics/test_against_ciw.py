@@ -35,7 +35,7 @@ class Patience(ciw.dists.Geometric):
         return super().sample(t, ind) - 0.5
 
 
-def simulated(seed, rate, m, places, leave=None):
+def simulate_by_ciw(seed, rate, m, places, leave=None):
     """Return the mean number of queries in the system over the rounds that count."""
     patience = {} if leave is None else {"reneging_time_distributions": [Patience(leave)]}
     # Records are of those who left: all who came before the last round that counts.
@@ -49,7 +49,7 @@ def simulated(seed, rate, m, places, leave=None):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_another_simulator_has_the_same_mean_queue(name):
     (known,) = (one for one in known_queues.KNOWN if one.name == name)
-    theirs = [simulated(seed, known.rate(LOAD), **SCENARIOS[name]) for seed in range(SEEDS)]
+    theirs = [simulate_by_ciw(seed, known.rate(LOAD), **SCENARIOS[name]) for seed in range(SEEDS)]
     ours = known_queues.simulated([known], LOAD, seeds=100, relaxations=100)[name]
     for each in (ours, theirs):
         close(each, known.expected(known.rate(LOAD)))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stationary import Waiting, a_round, close, swept
+from stationary import Waiting, close, mean_per_round, sweep_stationary
 
 from cqbjax.policies import (
     Acqb,
@@ -53,10 +53,10 @@ POLICIES = {
 def test_work_is_conserved_whatever_the_policy():
     """sum_i EQ_i / m_i is the same for every policy that never idles."""
     rate = LOAD / known_queues.MIXED[0]
-    data = swept(
+    data = sweep_stationary(
         POLICIES, known_queues.TWO, rate, seeds=96, horizon=2000, burn_in=100, record=[Waiting()]
     )
-    work = (a_round(data.waiting) / known_queues.CLASSES).sum("row")
+    work = (mean_per_round(data.waiting) / known_queues.CLASSES).sum("row")
     assert len(work.policy) == len(POLICIES) + 1
     for label in work.policy.values:
         close(work.sel(policy=label).values, queues.conserved(known_queues.CLASSES, rate))

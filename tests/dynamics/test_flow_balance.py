@@ -71,15 +71,15 @@ POLICIES = {
 }
 
 
-def played(scenario_name, policy, slots=SLOTS, seeds=3, size=1, first=0):
+def play(scenario_name, policy, slots=SLOTS, seeds=3, size=1, first=0):
     """Return what happened round by round, leaves [S, T, ...], and what is left [S, ...]."""
     source, users, service = SCENARIOS[scenario_name]
     source = as_arrays(with_dynamics(source, users, service))
-    return _played(source, as_arrays(policy), slots, seeds, size, first)
+    return _play(source, as_arrays(policy), slots, seeds, size, first)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _played(source, policy, slots, seeds, size, first):
+def _play(source, policy, slots, seeds, size, first):
     problem = source.problem(size, HORIZON)
 
     def one(seed):
@@ -109,9 +109,7 @@ def status(after, round_):
 
 def books(scenario_name, policy, size=1):
     """Return per seed: arrivals, accepted, those who are gone, and what is there, by round."""
-    (decision, after), arrives, _ = jax.tree.map(
-        np.asarray, played(scenario_name, policy, size=size)
-    )
+    (decision, after), arrives, _ = jax.tree.map(np.asarray, play(scenario_name, policy, size=size))
     for seed in range(len(arrives)):
         rounds = []
         for t in range(1, HORIZON + 1):
@@ -179,8 +177,8 @@ SIMPLER = ("orbit", "both", "three places", "lasting", "paper's kinds")
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario_name", [one for one in SCENARIOS if one not in SIMPLER])
 def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(scenario_name):
-    wide, _, end = played(scenario_name, RandomRouting())
-    alone, _, _ = played(scenario_name, RandomRouting(), slots=96, seeds=1, first=1)
+    wide, _, end = play(scenario_name, RandomRouting())
+    alone, _, _ = play(scenario_name, RandomRouting(), slots=96, seeds=1, first=1)
     assert int(end.peak.max()) < 96 and not end.overflow.any()
     for one, other in zip(jax.tree.leaves(wide[0]), jax.tree.leaves(alone[0]), strict=True):
         np.testing.assert_array_equal(np.asarray(one)[1], np.asarray(other)[0])
@@ -192,8 +190,8 @@ def test_the_kinds_of_the_paper_are_the_papers_source():
 
 @pytest.mark.slow
 def test_the_kinds_of_the_paper_are_the_papers_program():
-    (decision, after), _, _ = played("paper", RandomRouting())
-    (same, again), _, _ = played("paper's kinds", RandomRouting())
+    (decision, after), _, _ = play("paper", RandomRouting())
+    (same, again), _, _ = play("paper's kinds", RandomRouting())
     for one, other in zip(
         jax.tree.leaves((decision, after)), jax.tree.leaves((same, again)), strict=True
     ):
@@ -203,7 +201,7 @@ def test_the_kinds_of_the_paper_are_the_papers_program():
 @pytest.mark.slow
 def test_queries_in_orbit_in_service_or_selected_are_not_served():
     """Each served query waited: nobody is at two places, and nobody is served while away."""
-    (decision, after), _, _ = jax.tree.map(np.asarray, played("everything", RandomRouting()))
+    (decision, after), _, _ = jax.tree.map(np.asarray, play("everything", RandomRouting()))
     assert (decision.query[decision.valid] > 0).all()
     busy = after.dynamics.attempts.active
     held = (after.dynamics.return_round == np.iinfo(np.int32).max) & (after.queue.arrived > 0)

@@ -40,29 +40,31 @@ DRAWS = HORIZON * 2
 INFINITE = float("inf")
 
 
-def drawn(kind, problem=PROBLEM):
+def draw_kind(kind, problem=PROBLEM):
     """Draw what a kind draws."""
     kind.check(problem)
     return jax.tree.map(np.asarray, kind.draw(KEY, problem))
 
 
-def near(share, known, number=DRAWS):
+def is_near(share, known, number=DRAWS):
     """Hold a share to a probability within five standard errors."""
     return abs(share - known) <= 5 * math.sqrt(known * (1 - known) / number)
 
 
 def test_orbit_times_are_geometric_or_from_a_table():
-    orbit_delays = drawn(Orbit(return_rate=0.25))
+    orbit_delays = draw_kind(Orbit(return_rate=0.25))
     assert (
         orbit_delays.shape == (HORIZON, 2)
         and orbit_delays.dtype == np.int32
         and orbit_delays.min() == 1
     )
     for rounds in (1, 2, 3):
-        assert near((orbit_delays == rounds).mean(), 0.25 * 0.75 ** (rounds - 1))
-    assert (drawn(Orbit(return_rate=1.0)) == 1).all()
-    table = drawn(Orbit(delays=[1, 4, 4, 9]))
-    assert [near((table == one).mean(), share) for one, share in ((1, 0.25), (4, 0.5), (9, 0.25))]
+        assert is_near((orbit_delays == rounds).mean(), 0.25 * 0.75 ** (rounds - 1))
+    assert (draw_kind(Orbit(return_rate=1.0)) == 1).all()
+    table = draw_kind(Orbit(delays=[1, 4, 4, 9]))
+    assert [
+        is_near((table == one).mean(), share) for one, share in ((1, 0.25), (4, 0.5), (9, 0.25))
+    ]
     assert set(np.unique(table)) == {1, 4, 9}
     message = Orbit().react(jnp.int32(5), jnp.int32(2))
     assert (bool(message.abandons), bool(message.looks_satisfied), int(message.return_delay)) == (
@@ -93,13 +95,16 @@ def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
 
 def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
     kind = Impatience(attempts=3, give_up=0.2, pretends=0.6)
-    uniforms = drawn(kind)
+    uniforms = draw_kind(kind)
     assert uniforms.shape == (HORIZON, 2, 2)
     for attempts, (own, pretending) in ((2, (0.1, 0.5)), (2, (0.3, 0.5)), (3, (0.3, 0.7))):
         message = kind.react(jnp.asarray([own, pretending]), jnp.int32(attempts))
         assert bool(message.abandons) == (attempts >= 3 or own < 0.2)
         assert bool(message.looks_satisfied) == (pretending < 0.6) and message.return_delay == 1
-    assert drawn(PersistentUsers()) == () and not PersistentUsers().react((), jnp.int32(9)).abandons
+    assert (
+        draw_kind(PersistentUsers()) == ()
+        and not PersistentUsers().react((), jnp.int32(9)).abandons
+    )
 
 
 def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
@@ -107,12 +112,14 @@ def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
     assert waits.shape == (HORIZON, 2) and (waits == 4).all()
     assert (np.asarray(Impatience().draw_patience(KEY, PROBLEM)) == MAX_ROUNDS).all()
     some = np.asarray(Impatience(leave=0.5, patience=3).draw_patience(KEY, PROBLEM))
-    assert near((some == 1).mean(), 0.5) and near((some == 3).mean(), 0.25) and some.max() == 3
+    assert (
+        is_near((some == 1).mean(), 0.5) and is_near((some == 3).mean(), 0.25) and some.max() == 3
+    )
 
 
 def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_average():
     servers = jnp.asarray([0, 2])
-    uniforms = drawn(ServiceTimes(rounds=2))
+    uniforms = draw_kind(ServiceTimes(rounds=2))
     assert (
         uniforms.shape == (HORIZON, 2) and ServiceTimes.multi_round and not ServiceModel.multi_round
     )
@@ -128,7 +135,7 @@ def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_avera
     taken = jax.vmap(ServiceTimes(rounds=4, law="geometric").service_time, (0, None, None, None))(
         jnp.asarray(uniforms), jnp.int32(1), jnp.int32(0), servers
     )
-    assert near(np.mean(np.asarray(taken) == 1), 0.25, HORIZON) and np.asarray(taken).min() == 1
+    assert is_near(np.mean(np.asarray(taken) == 1), 0.25, HORIZON) and np.asarray(taken).min() == 1
     assert abs(np.mean(taken) - 4) < 5 * math.sqrt(12 / HORIZON)
     average = ServiceTimes(rounds=4, law="geometric")
     alone = average.service_time(jnp.asarray(uniforms[5]), jnp.int32(1), jnp.int32(0), servers)
@@ -136,16 +143,18 @@ def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_avera
 
 
 def test_servers_are_down_for_their_share_of_rounds_in_stretches():
-    there = drawn(Outages(share=0.25, length=5.0))
+    there = draw_kind(Outages(share=0.25, length=5.0))
     assert there.shape == (HORIZON, 3) and there.dtype == bool
     ends = there[1:] & ~there[:-1]
     assert abs((~there).mean() - 0.25) < 0.04
     assert abs((~there[:-1]).sum() / ends.sum() - 5.0) < 0.7
     assert not (there[:, 0] == there[:, 1]).all()
-    some = drawn(Outages(share=0.5, length=3.0, servers=[1]))
+    some = draw_kind(Outages(share=0.5, length=3.0, servers=[1]))
     assert some[:, [0, 2]].all() and not some[:, 1].all()
-    assert drawn(Outages(share=0.0)).all() and (~drawn(Outages(share=0.5, servers=[]))).any()
-    joins = drawn(Outages(since=[1, 7, 1], until=[9, HORIZON, HORIZON]))
+    assert (
+        draw_kind(Outages(share=0.0)).all() and (~draw_kind(Outages(share=0.5, servers=[]))).any()
+    )
+    joins = draw_kind(Outages(since=[1, 7, 1], until=[9, HORIZON, HORIZON]))
     rounds = np.arange(1, HORIZON + 1)
     np.testing.assert_array_equal(joins[:, 0], rounds <= 9)
     np.testing.assert_array_equal(joins[:, 1], rounds >= 7)
@@ -153,19 +162,21 @@ def test_servers_are_down_for_their_share_of_rounds_in_stretches():
 
 
 def test_outages_are_as_frequent_in_the_first_rounds_as_later():
-    down = ~drawn(Outages(share=0.25, length=50.0), PROBLEM._replace(num_servers=4000, horizon=9))
-    assert all(near(share, 0.25, 4000) for share in down.mean(axis=1))
+    down = ~draw_kind(
+        Outages(share=0.25, length=50.0), PROBLEM._replace(num_servers=4000, horizon=9)
+    )
+    assert all(is_near(share, 0.25, 4000) for share in down.mean(axis=1))
 
 
 def test_feedback_is_lost_with_its_probability():
-    received = drawn(LostFeedback(lost=0.3))
-    assert received.shape == (HORIZON, 2) and near(received.mean(), 0.7)
-    assert drawn(LostFeedback(lost=0.0)).all() and not drawn(LostFeedback(lost=1.0)).any()
+    received = draw_kind(LostFeedback(lost=0.3))
+    assert received.shape == (HORIZON, 2) and is_near(received.mean(), 0.7)
+    assert draw_kind(LostFeedback(lost=0.0)).all() and not draw_kind(LostFeedback(lost=1.0)).any()
     assert bool(LostFeedback().feedback_arrives(jnp.asarray([True, False]), jnp.int32(0)))
 
 
 def test_the_template_backs_off():
-    assert drawn(BacksOff()).shape == (HORIZON, 2)
+    assert draw_kind(BacksOff()).shape == (HORIZON, 2)
     message = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
     assert int(message.return_delay) == 9 and not message.abandons
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stationary import Waiting, a_round, close, less, swept
+from stationary import Waiting, assert_less, close, mean_per_round, sweep_stationary
 
 from cqbjax.core.recorders import queries
 from cqbjax.dynamics import Impatience, ServiceChannels
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 
 def test_first_in_first_out_every_law_is_the_known_one():
     """Geo/Geo/1: how often nobody waits, how the law falls off, and how long queries take."""
-    data = swept(
+    data = sweep_stationary(
         {"oldest": known_queues.OLDEST},
         known_queues.COIN,
         RATE,
@@ -48,7 +48,7 @@ def test_first_in_first_out_every_law_is_the_known_one():
 
 def test_waits_by_class_follow_preemptive_priority():
     rate = LOAD / known_queues.MIXED[0]
-    data = swept(
+    data = sweep_stationary(
         {"oldest": known_queues.OLDEST},
         known_queues.TWO,
         rate,
@@ -56,7 +56,7 @@ def test_waits_by_class_follow_preemptive_priority():
         horizon=4000,
         record=[Waiting()],
     )
-    slow, fast = a_round(data.waiting).sel(policy="optimal").values.T
+    slow, fast = mean_per_round(data.waiting).sel(policy="optimal").values.T
     for values, expected in zip(
         (slow, fast), queues.preemptive(known_queues.CLASSES, rate), strict=True
     ):
@@ -78,7 +78,7 @@ def test_waits_by_class_follow_preemptive_priority():
     ids=["attempts", "chance"],
 )  # fmt: skip
 def test_as_many_give_up_as_is_known(users, rate, share):
-    data = swept(
+    data = sweep_stationary(
         ANY, known_queues.COIN, rate, seeds=100, horizon=2000, users=[users], record=["gave_up"]
     )
     close(data.gave_up.isel(policy=0, round=-1).values, share)
@@ -87,7 +87,7 @@ def test_as_many_give_up_as_is_known(users, rate, share):
 def test_what_leaves_unserved_and_served_is_what_comes():
     """The rate of arrivals is m P(Q > 0) + th E(Q - 1)^+."""
     users = [Impatience(leave=known_queues.LEAVE)]
-    data = swept(
+    data = sweep_stationary(
         ANY, known_queues.COIN, RATE, seeds=100, horizon=3000, users=users, record=["gave_up"]
     )
     length = data.queue_length.isel(policy=0)
@@ -101,7 +101,7 @@ def test_what_leaves_unserved_and_served_is_what_comes():
 def test_as_many_places_are_taken_as_work_comes():
     """Geo/Geo/c: E min(Q, c) = l / m."""
     m, places = known_queues.PLACES_M, known_queues.PLACES
-    data = swept(
+    data = sweep_stationary(
         ANY, Coin(success=m), LOAD * places * m, seeds=64, horizon=2000,
         service=[ServiceChannels(count=places)],
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
     m, rate = known_queues.PLACES_M, 0.75
     users = [Impatience(leave=m)] if places == 3 else []
     source = ArrivalWrapper(source=Coin(success=m), process=BatchArrivals(most=10))
-    data = swept(
+    data = sweep_stationary(
         ANY,
         source,
         rate,
@@ -139,7 +139,7 @@ def test_impatient_users_at_several_places_abandon_as_often_as_known():
     """
     m, leave, rate, places = 0.05, 0.03, 0.135, known_queues.PLACES
     law = queues.law_of_places(m, places, leave, rate)
-    data = swept(
+    data = sweep_stationary(
         ANY, Coin(success=m), rate, seeds=128, horizon=8000, every=20,
         users=[Impatience(leave=leave)], service=[ServiceChannels(count=places)],
         record=["gave_up"],
@@ -153,13 +153,13 @@ def test_the_largest_success_rate_first_is_the_shortest_queue():
     """The c-mu rule; where success rates are hidden, whoever has failed least has the largest."""
     chances = np.array([0.4, 0.8])
     rules = ("least_served", "random", "oldest", "newest")
-    data = swept(
+    data = sweep_stationary(
         {rule: RandomRouting(schedule=rule) for rule in rules}, Coin(classes=chances),
         LOAD / queues.mixed(chances)[0], seeds=100, horizon=4000,
     )  # fmt: skip
     mean = data.queue_length.mean("round")
     best, index = mean.sel(policy="optimal"), mean.sel(policy="least_served")
     for rule in rules:
-        less(best, mean.sel(policy=rule))
+        assert_less(best, mean.sel(policy=rule))
     for rule in ("random", "oldest", "newest"):
-        less(index, mean.sel(policy=rule))
+        assert_less(index, mean.sel(policy=rule))

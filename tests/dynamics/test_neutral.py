@@ -23,7 +23,7 @@ POOL = PromptPool(
 CHANGED = Prices(factors=[1, 0, 2], since=100, spread=0.05)
 
 
-def swept(service, **more):
+def run_sweep(service, **more):
     return cqbjax.sweep(
         {"random": RandomRouting(), "acqb": Acqb()}, POOL, arrival_rate=[0.5], num_seeds=SEEDS,
         horizon=HORIZON, record_every=1, capacity=128, service=service, **more,
@@ -31,27 +31,27 @@ def swept(service, **more):
 
 
 @pytest.fixture(scope="module")
-def plain():
-    return swept([])
+def plain_sweep():
+    return run_sweep([])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [DelayedFeedback(delay=5), LostFeedback(lost=0.5), CHANGED], ids=str
 )
-def test_who_does_not_learn_fares_as_without_it(kind, plain):
+def test_who_does_not_learn_fares_as_without_it(kind, plain_sweep):
     """And ACQB's queue is another one but for prices, which it does not see."""
-    other = swept([kind])
+    other = run_sweep([kind])
     for name in ("queue_length", "regret", "departures"):
         for label in ("random", "optimal"):
-            one, two = (data.sel(policy=label)[name].values for data in (plain, other))
+            one, two = (data.sel(policy=label)[name].values for data in (plain_sweep, other))
             np.testing.assert_array_equal(one, two)
-    same = np.array_equal(*(data.sel(policy="acqb").queue_length for data in (plain, other)))
+    same = np.array_equal(*(data.sel(policy="acqb").queue_length for data in (plain_sweep, other)))
     assert same == isinstance(kind, Prices)
-    assert "yardstick" not in plain.attrs and "yardstick" not in other.attrs
+    assert "yardstick" not in plain_sweep.attrs and "yardstick" not in other.attrs
 
 
-def paid(kind, users, service):
+def sum_costs(kind, users, service):
     """Return what each round's answers cost at the round's prices, by hand: [S, T]."""
     source = as_arrays(with_dynamics(POOL, users, [kind, *service]))
     problem = source.problem(1, HORIZON)
@@ -80,9 +80,9 @@ def paid(kind, users, service):
 @pytest.mark.slow
 def test_dollars_are_paid_at_the_prices_of_the_round():
     users, service = (Orbit(return_rate=0.5),), (ServiceTimes(rounds=2),)
-    data = swept([CHANGED, *service], users=users, record=["dollars"], queries=True)
+    data = run_sweep([CHANGED, *service], users=users, record=["dollars"], queries=True)
     data = data.sel(policy="random")
-    total = paid(CHANGED, users, service).cumsum(axis=1)
+    total = sum_costs(CHANGED, users, service).cumsum(axis=1)
     some = data.departures.values > 0
     from_means = (data.dollars * data.departures).values[some]
     np.testing.assert_allclose(from_means, total[some], rtol=1e-4)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
-from stationary import close, swept
+from stationary import close, sweep_stationary
 
 from cqbjax.core import queueing
 from cqbjax.core.pytree import pytree
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 
 @pytest.mark.parametrize("back", [0.2, 0.05, 0.01])
 def test_an_orbit_is_as_large_as_known_and_the_server_as_idle(back):
-    data = swept(
+    data = sweep_stationary(
         ANY, known_queues.COIN, RATE, seeds=100, horizon=4000, burn_in=600, record=["away"],
         users=[Orbit(return_rate=back)], capacity=96,
     ).isel(policy=0)  # fmt: skip
@@ -77,7 +77,7 @@ def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retria
     """
     load, returns, short, horizon = 0.5, 0.5, 0.02, 42_000
     rate = load * short
-    data = swept(
+    data = sweep_stationary(
         {"one": OneServer()}, BUSY, rate, seeds=128, horizon=horizon,
         burn_in=2000, every=100, users=[Orbit(return_rate=returns * short)],
         service=[ServiceChannels(count=2), ServiceTimes(rounds=[1 / short, 1], law="geometric")],

@@ -89,7 +89,7 @@ POLICIES = {
 NUMBERS = range(len(POLICIES))
 
 
-def drawn(number):
+def draw_scenario(number):
     """Return a scenario and a policy: each kind in turn, and others beside it by chance."""
     draw = np.random.default_rng(number)
     source, process = SOURCES[number % len(SOURCES)], PROCESSES[number % len(PROCESSES)]
@@ -109,8 +109,8 @@ def drawn(number):
     return source, chosen, {label: policy}, draw.uniform(0.4, 0.65)
 
 
-def played(number):
-    source, chosen, policy, rate = drawn(number)
+def play(number):
+    source, chosen, policy, rate = draw_scenario(number)
     billed = source.problem(1, HORIZON).has_costs
     data = cqbjax.sweep(
         policy, source, arrival_rate=[rate], num_seeds=SEEDS,
@@ -138,7 +138,7 @@ def arrivals(source, rate):
 @pytest.mark.parametrize("number", NUMBERS)
 def test_flows_of_a_random_scenario_balance(number):
     """What came is what left and what is there; time is sojourns and ages; recorders say so."""
-    data, came = played(number)
+    data, came = play(number)
     departed = satisfied = 0
     for run, rows in runs(data):
         counted = np.bincount(rows["arrival"].astype(int), minlength=HORIZON + 1)[1:]
@@ -154,7 +154,7 @@ def test_flows_of_a_random_scenario_balance(number):
 def test_every_kind_policy_and_source_is_drawn():
     seen = set()
     for number in NUMBERS:
-        source, chosen, policy, _ = drawn(number)
+        source, chosen, policy, _ = draw_scenario(number)
         process = getattr(source, "process", None)
         parts = [getattr(source, "source", source), process, *policy.values()]
         parts += [*chosen["users"], *chosen["service"]]

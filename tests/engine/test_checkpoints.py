@@ -48,7 +48,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, capacity
     whole = cqbjax.sweep(POLICIES, POOL, **KEYS, capacity=capacity)
     compiled = programs.compile_one
 
-    def spied(shape):
+    def count_calls(shape):
         made = compiled(shape)
 
         def advance(*arguments):
@@ -57,7 +57,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, capacity
 
         return made._replace(advance=advance)
 
-    monkeypatch.setattr(programs, "compile_one", spied)
+    monkeypatch.setattr(programs, "compile_one", count_calls)
     for most in (40, 190):
         with pytest.raises(Killed):
             cqbjax.sweep(
@@ -124,8 +124,8 @@ def test_a_folder_that_another_process_of_the_same_batch_has_removed_is_not_miss
     stored = checkpoints.Checkpoints(tmp_path / "gone", "group")
     assert stored.load("0", np.zeros(2)) is None
 
-    def tidied(path, _):
+    def remove_twice(path, _):
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(checkpoints, "write_atomic", tidied)
+    monkeypatch.setattr(checkpoints, "write_atomic", remove_twice)
     stored.save("0", np.zeros(2))

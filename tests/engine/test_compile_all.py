@@ -32,7 +32,7 @@ PROGRAMS = 1 + 2 * 3
 
 
 @pytest.fixture
-def compiling(monkeypatch, fresh_programs):
+def compilations(monkeypatch, fresh_programs):
     """List the platforms of what is compiled; `compiling.fault` is called before each."""
     compile_lowered = backend.compile_lowered
 
@@ -41,12 +41,12 @@ def compiling(monkeypatch, fresh_programs):
 
     made = Compiling()
 
-    def spied(lowered, platform, **options):
+    def record_compilation(lowered, platform, **options):
         made.append(platform)
         made.fault(len(made))
         return compile_lowered(lowered, platform, **options)
 
-    monkeypatch.setattr(backend, "compile_lowered", spied)
+    monkeypatch.setattr(backend, "compile_lowered", record_compilation)
     return made
 
 
@@ -60,34 +60,34 @@ def shapes():
 class AtFirstRound(Reporter):
     """Count what is compiled before the first group runs."""
 
-    def __init__(self, compiling):
-        self.compiling, self.compiled = compiling, None
+    def __init__(self, compilations):
+        self.compilations, self.compiled = compilations, None
 
     def set_activity(self, activity, label):
         if activity == "running" and self.compiled is None:
-            self.compiled = len(self.compiling)
+            self.compiled = len(self.compilations)
 
 
-def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeypatch):
-    reported = AtFirstRound(compiling)
+def test_programs_compiled_ahead_are_those_compiled_on_demand(compilations, monkeypatch):
+    reported = AtFirstRound(compilations)
     ahead = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=reported)
-    assert reported.compiled == len(compiling) == PROGRAMS, "each once"
+    assert reported.compiled == len(compilations) == PROGRAMS, "each once"
     assert (ahead.compile_seconds > 0).all()
     again = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
-    assert len(compiling) == PROGRAMS and (again.compile_seconds == 0).all()
+    assert len(compilations) == PROGRAMS and (again.compile_seconds == 0).all()
     programs.clear_cache()
     monkeypatch.setattr(sweep, "compile_batches", lambda *arguments: None)
     demanded = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
-    assert len(compiling) == 2 * PROGRAMS and (demanded.compile_seconds > 0).all()
+    assert len(compilations) == 2 * PROGRAMS and (demanded.compile_seconds > 0).all()
     for other in (again, demanded):
         xr.testing.assert_identical(other.drop_vars(TIMES), ahead.drop_vars(TIMES))
 
 
-def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compiling):
+def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compilations):
     one, two, _ = shapes()
     assert programs.compile_one(one).seconds > 0 == programs.compile_one(one).seconds
     programs.compile_all([one, two])
-    assert programs.compile_one(two).seconds > 0 and len(compiling) == PROGRAMS - 2
+    assert programs.compile_one(two).seconds > 0 and len(compilations) == PROGRAMS - 2
 
 
 def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
@@ -102,20 +102,20 @@ def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
             )
 
 
-def test_an_error_of_the_compiler_is_raised_and_not_remembered(compiling):
+def test_an_error_of_the_compiler_is_raised_and_not_remembered(compilations):
     def fault(number):
         raise jax.errors.JaxRuntimeError("out of memory")
 
-    compiling.fault = fault
+    compilations.fault = fault
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
         cqbjax.sweep(POLICIES, SOURCE, **KEYS)
-    compiling.fault = lambda number: None
+    compilations.fault = lambda number: None
     cqbjax.sweep(POLICIES, SOURCE, **KEYS)
 
 
-def test_what_waits_is_not_compiled_after_an_interruption(compiling):
+def test_what_waits_is_not_compiled_after_an_interruption(compilations):
     """The next call compiles what is missing."""
-    compiling.fault = lambda number: time.sleep(1.0)
+    compilations.fault = lambda number: time.sleep(1.0)
 
     def interrupt(number):
         if number == 1:
@@ -124,10 +124,10 @@ def test_what_waits_is_not_compiled_after_an_interruption(compiling):
     one, two, _ = shapes()
     with pytest.raises(KeyboardInterrupt):
         programs.compile_all([one, two], interrupt)
-    assert 0 < len(compiling) <= len(one.devices) < 3, "draws, starts and advances"
-    compiling.fault = lambda number: None
+    assert 0 < len(compilations) <= len(one.devices) < 3, "draws, starts and advances"
+    compilations.fault = lambda number: None
     programs.compile_all([one])
-    assert len(compiling) == 3
+    assert len(compilations) == 3
 
 
 STUDY = """
@@ -152,12 +152,12 @@ def test_a_command_ends_soon_after_ctrl_c_while_it_compiles(tmp_path):
     )  # fmt: skip
     try:
         # Two threads may write their words before either ends its line.
-        assert command.stdout.readline().startswith("compiling")
+        assert command.stdout.readline().startswith("compilations")
         command.send_signal(signal.SIGINT)
         begun = time.monotonic()
         reported, errors = command.communicate(timeout=60)
     finally:
         command.kill()
     assert command.returncode == 130, errors
-    assert reported.count("compiling") <= (os.cpu_count() or 1), "what waits is left"
+    assert reported.count("compilations") <= (os.cpu_count() or 1), "what waits is left"
     assert time.monotonic() - begun < 30

@@ -43,7 +43,7 @@ TIMES = ["seconds_per_round", "compile_seconds"]
 
 
 @pytest.fixture
-def lowered():
+def lowerings():
     """List what is lowered."""
     compilations = []
 
@@ -57,21 +57,21 @@ def lowered():
 
 
 @pytest.mark.slow
-def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowered, fresh_programs):
+def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowerings, fresh_programs):
     cqbjax.sweep(POLICIES, SOURCE, **FIRST)
-    assert lowered, "the first one compiles"
+    assert lowerings, "the first one compiles"
     for what, keys in OTHERS.items():
-        lowered.clear()
+        lowerings.clear()
         cqbjax.sweep(POLICIES, SOURCE, **FIRST | keys)
-        assert not lowered, what
+        assert not lowerings, what
     changed = {
         label: dataclasses.replace(one, c1=0.1, schedule="random")
         for label, one in POLICIES.items()
     }
     cqbjax.sweep(changed, Synthetic(num_servers=3, dim=2, slackness=0.1), **FIRST)
-    assert not lowered
+    assert not lowerings
     cqbjax.sweep(POLICIES, Synthetic(num_servers=3, dim=3), **FIRST)
-    assert lowered, "another d is another program"
+    assert lowerings, "another d is another program"
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_a_padded_program_plays_the_same_run(source, monkeypatch):
     assert (explored.isel(round=-1) > explored.sel(round=7)).all(), "by the horizon's rate"
 
 
-def planned(policy, source=SOURCE, horizon=60, record=(), seeds=3, size=1):
+def plan(policy, source=SOURCE, horizon=60, record=(), seeds=3, size=1):
     one = build_spec({"it": policy}, source, [0.4], range(seeds), horizon, record=record, K=size)
     made = batches.plan_sweep([one], devices=jax.devices()[:1])
     group = next(group for group in made.batches if "it" in group.labels)
@@ -103,7 +103,7 @@ def planned(policy, source=SOURCE, horizon=60, record=(), seeds=3, size=1):
 
 
 def test_only_sizes_independent_of_the_horizon_are_padded():
-    made, group = planned(Acqb())
+    made, group = plan(Acqb())
     padded = made.program_spec(group, 64).padded_problem
     assert padded.horizon == batches.PADDED_HORIZONS[0] == padded.num_rows
     assert made.program_spec(group, 64).width == memory.CPU_NARROW
@@ -114,14 +114,14 @@ def test_only_sizes_independent_of_the_horizon_are_padded():
         (ContextWrapper(policy=Acqb(), view=view), {}),
         (Acqb(), {"horizon": batches.PADDED_HORIZONS[-1] + 1}),
     ):
-        own, group = planned(policy, **options)
+        own, group = plan(policy, **options)
         assert own.program_spec(group, 64).padded_problem is None, policy
     tight = dataclasses.replace(made, bytes_per_device=40 * group.run_bytes(64))
     assert tight.program_spec(group, 64).padded_problem is None, "no more memory than is allowed"
 
 
 def test_on_a_gpu_a_program_is_of_its_own_horizon_and_records():
-    made, group = planned(Acqb())
+    made, group = plan(Acqb())
     card = type("Card", (), {"platform": "gpu"})()
     shape = dataclasses.replace(made, devices=(card,), chunk=2).program_spec(group, 64)
     assert shape.padded_problem is None and shape.shared_spec == shape and shape.every == 1
@@ -147,7 +147,7 @@ def test_what_generates_code_follows_from_policy_and_source_and_not_from_seeds(
 ):
     shapes = set()
     for seeds in (1, 2, 3, 70):
-        made, group = planned(policy, source, seeds=seeds, size=size)
+        made, group = plan(policy, source, seeds=seeds, size=size)
         shapes.add(made.program_spec(group, 64))
         shapes.add(dataclasses.replace(made, chunk=1).program_spec(group, 64))
     assert len({shape.width for shape in shapes}) > 1

@@ -20,7 +20,7 @@ TIMES = ["seconds_per_round", "compile_seconds"]
 TABLE = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
 
 
-def mixed():
+def mixed_points():
     """Points that differ in floats, words, rates, seeds, slackness, K, policies and source."""
     near, far = Synthetic(num_servers=3, dim=2, slackness=0.0), Synthetic(num_servers=3, dim=2)
     acqb, rand = Acqb(alpha_scale=0.3), RandomRouting()
@@ -35,7 +35,7 @@ def mixed():
 
 @pytest.mark.slow
 def test_a_part_among_others_is_the_part_alone(tmp_path):
-    parts = mixed()
+    parts = mixed_points()
     together = run_plan(plan_sweep(parts), resume=tmp_path)
     for one, among in zip(parts, together, strict=True):
         (alone,) = run_plan(plan_sweep([one]))
@@ -66,7 +66,7 @@ def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
     assert len({one.regret.sel(policy="acqb").values.tobytes() for one in done}) >= 10
 
 
-def sharing():
+def sharing_points():
     """Points that differ in constants of one policy, and in what touches no other."""
     source = Synthetic(num_servers=3, dim=2, slackness=0.0)
     return [
@@ -79,7 +79,7 @@ def sharing():
 
 
 def test_runs_that_points_share_are_planned_once():
-    groups = {group.labels: group for group in plan_sweep(sharing()).batches}
+    groups = {group.labels: group for group in plan_sweep(sharing_points()).batches}
     runs = {labels[0]: len(group.runs.seed) for labels, group in groups.items()}
     assert runs == {"eps": 8, "random": 4, "optimal": 4}
     found = groups["optimal",].duplicates
@@ -88,7 +88,7 @@ def test_runs_that_points_share_are_planned_once():
 
 @pytest.mark.slow
 def test_runs_that_points_share_are_those_of_a_point_alone():
-    grid = sharing()
+    grid = sharing_points()
     done = run_plan(plan_sweep(grid))
     (alone,) = run_plan(plan_sweep([grid[3]]))
     xr.testing.assert_identical(done[3].drop_vars(TIMES), alone.drop_vars(TIMES))

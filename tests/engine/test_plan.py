@@ -59,7 +59,7 @@ def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
     assert memory.chunk_width(1000, 4, 2, devices, 31_000, spare=30) == 4, "more do not fit"
 
 
-def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
+def plan(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
     one = build_spec(
         {"optimal": OptimalPolicy()} | policies,
         Synthetic(),
@@ -75,7 +75,7 @@ def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
 
 
 def test_the_plan_is_described_in_numbers():
-    sweep = planned({"a": Acqb(), "b": Acqb(schedule="oldest")})
+    sweep = plan({"a": Acqb(), "b": Acqb(schedule="oldest")})
     (group,) = sweep.batches
     size = group.run_bytes(64) / 1e6
     description = sweep.describe(group, 64, 10)
@@ -92,7 +92,7 @@ def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
         Acqb(exploration="independent", explore_query="random"),
     ]  # fmt: skip
     others = {"ucb": Acqb(optimism="ucb"), "one sample": Acqb(num_samples=1)}
-    groups = planned(dict(zip(names, family, strict=True)) | others).batches
+    groups = plan(dict(zip(names, family, strict=True)) | others).batches
     assert [group.labels for group in groups] == [tuple(names), ("ucb",), ("one sample",)]
     assert groups[0].policies.schedule.dtype == np.int32
 
@@ -104,7 +104,7 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
     scaled = dataclasses.replace(table, utilities=table.utilities * 2)
     acqb, fifo = Acqb(alpha_scale=0.3), Acqb(schedule="oldest")
 
-    def together(*settings):
+    def policies_together(*settings):
         specs = [
             build_spec({"p": policy}, source, [rate], range(seeds), 100, size)
             for source, policy, rate, seeds, size in settings
@@ -112,15 +112,15 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
         made = batches.plan_sweep(specs).batches
         return [[member.spec for member in one.members] for one in made if "p" in one.labels]
 
-    assert together((near, acqb, 0.5, 3, 1), (far, fifo, 0.6, 4, 1)) == [[0, 1]]
-    assert together((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]
-    assert together((table, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 1)) == [[0], [1]]
-    assert together((table, acqb, 0.5, 3, 1), (table, fifo, 0.6, 2, 1)) == [[0, 1]]
+    assert policies_together((near, acqb, 0.5, 3, 1), (far, fifo, 0.6, 4, 1)) == [[0, 1]]
+    assert policies_together((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]
+    assert policies_together((table, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 1)) == [[0], [1]]
+    assert policies_together((table, acqb, 0.5, 3, 1), (table, fifo, 0.6, 2, 1)) == [[0, 1]]
     # Another table of the same shape is a run's own while it is small.
-    assert together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0, 1]]
+    assert policies_together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0, 1]]
     with monkeypatch.context() as patch:
         patch.setattr(batches, "MAX_COPIED_BYTES", 10)
-        assert together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
+        assert policies_together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
 
 
 def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
@@ -155,19 +155,19 @@ def test_runs_of_a_rate_are_batched_together_the_highest_first():
 
 def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
     wanted = {"blind": RandomRouting(), "sees": Acqb()}
-    crowded = planned(wanted)
+    crowded = plan(wanted)
     slots = {group.labels[0]: group.initial_slots() for group in crowded.batches}
     assert slots["sees"] == batches.START_CAPACITY < slots["blind"] <= 1024
     both = {
-        group.labels[0]: group.initial_slots() for group in planned(wanted, rate=[0.1, 0.7]).batches
+        group.labels[0]: group.initial_slots() for group in plan(wanted, rate=[0.1, 0.7]).batches
     }
     assert both == slots, "the highest rate counts"
     # More than a round's one never wait, and marks are read a word at a time.
     assert batches.max_slots(1000) == batches.max_slots(1024) == 1024
-    assert {group.initial_slots() for group in planned(wanted, horizon=50).batches} == {64}
-    idle = planned(wanted, rate=0.1)
+    assert {group.initial_slots() for group in plan(wanted, horizon=50).batches} == {64}
+    idle = plan(wanted, rate=0.1)
     assert {group.initial_slots() for group in idle.batches} == {batches.START_CAPACITY}
-    fixed = planned(wanted, capacity=7)
+    fixed = plan(wanted, capacity=7)
     assert {group.initial_slots() for group in fixed.batches} == {7}
 
 
@@ -175,7 +175,7 @@ def test_a_policy_that_sees_no_contexts_keeps_none_of_its_queue():
     features = 5 * 4  # bytes of a slot
     grown = {
         group.labels[0]: group.run_bytes(96) - group.run_bytes(64)
-        for group in planned({"blind": RandomRouting(), "sees": Acqb()}).batches
+        for group in plan({"blind": RandomRouting(), "sees": Acqb()}).batches
     }
     assert grown["sees"] - grown["blind"] == 32 * features
 

@@ -68,13 +68,13 @@ def test_eight_devices_give_the_numbers_of_one():
         for key, values in one.items():
             if key != "regret":
                 assert other[key] == values, f"{key} of {name} devices"
-        regrets = zip(flat(other["regret"]), flat(one["regret"]), strict=True)
+        regrets = zip(flatten(other["regret"]), flatten(one["regret"]), strict=True)
         assert max(abs(a - b) for a, b in regrets) <= 1e-5
-        assert max(flat(one["regret"])) > 0.1
+        assert max(flatten(one["regret"])) > 0.1
 
 
-def flat(values):
+def flatten(values):
     """Return the numbers of nested lists in order."""
     if not isinstance(values, list):
         return [values]
-    return [number for part in values for number in flat(part)]
+    return [number for part in values for number in flatten(part)]

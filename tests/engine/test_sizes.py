@@ -94,7 +94,7 @@ def test_a_batch_is_as_wide_as_helps_and_fits():
         memory.chunk_width(3 * 10**9, 5, 5, [processor] * 2, 2 * 10**9)
 
 
-def planned(policies, capacity="auto", rates=(0.3, 0.6), seeds=range(3), chunk=2):
+def plan(policies, capacity="auto", rates=(0.3, 0.6), seeds=range(3), chunk=2):
     source = Synthetic(num_servers=3, dim=2, slackness=0.0)
     one = build_spec(
         policies | {"optimal": OptimalPolicy()}, source, list(rates), seeds, 12, 1, 3, capacity
@@ -103,7 +103,7 @@ def planned(policies, capacity="auto", rates=(0.3, 0.6), seeds=range(3), chunk=2
 
 
 def test_one_is_no_plural():
-    sweep = planned({"mine": RandomRouting()})
+    sweep = plan({"mine": RandomRouting()})
     group = sweep.batches[0]
     size = group.run_bytes(32) / 1e6
     assert sweep.describe(group, 32, 2) == (
@@ -130,7 +130,7 @@ class Notices(Reporter):
 
 
 @pytest.fixture
-def needing(monkeypatch):
+def slots_by_seed(monkeypatch):
     """Have a run need so many slots as its seed says, and record its seed and rate."""
     tried = []
 
@@ -149,13 +149,13 @@ def needing(monkeypatch):
 
 
 def test_runs_that_outgrow_their_slots_are_repeated_and_stand_where_they_belong(
-    needing, monkeypatch
+    slots_by_seed, monkeypatch
 ):
     monkeypatch.setattr(batches, "START_CAPACITY", 2)
-    sweep, reported = planned({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), Notices()
+    sweep, reported = plan({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), Notices()
     (group,) = (one for one in sweep.batches if "a" in one.labels)
     measured = runner.run_batch(sweep, group, reported, Checkpoints(None))
-    assert needing == [(2, 12), (8, 8), (32, 8), (128, 8)], "those of the seeds 1 and 3"
+    assert slots_by_seed == [(2, 12), (8, 8), (32, 8), (128, 8)], "those of the seeds 1 and 3"
     assert reported.expected == 3 * 8 * 12
     for member in group.members:
         values = measured[member].recorded["queue_length"]
@@ -171,8 +171,8 @@ def test_runs_that_outgrow_their_slots_are_repeated_and_stand_where_they_belong(
     ]
 
 
-def test_a_too_small_capacity_is_reported_with_one_that_suffices(needing):
-    sweep = planned({"a": Acqb()}, capacity=30, seeds=[0, 1, 3])
+def test_a_too_small_capacity_is_reported_with_one_that_suffices(slots_by_seed):
+    sweep = plan({"a": Acqb()}, capacity=30, seeds=[0, 1, 3])
     (group,) = (one for one in sweep.batches if "a" in one.labels)
     with pytest.raises(QueueOverflow) as refusal:
         runner.run_batch(sweep, group, Notices(), Checkpoints(None))
@@ -180,11 +180,11 @@ def test_a_too_small_capacity_is_reported_with_one_that_suffices(needing):
         "capacity=30 overflowed in round 5 of policy a, seed 1, arrival_rate 0.6; "
         "capacity=120 would have been enough, or use capacity=auto"
     )
-    assert needing == [(30, 6), (120, 4)], "those that were lost alone"
+    assert slots_by_seed == [(30, 6), (120, 4)], "those that were lost alone"
 
 
 def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
-    sweep, clock = planned({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0, 21.0])
+    sweep, clock = plan({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0, 21.0])
     (group,), reported = sweep.batches, Notices()
     # Compiled ahead, they took longer than they are waited for.
     made = types.SimpleNamespace(seconds=4.0)
@@ -217,7 +217,7 @@ def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
 @pytest.mark.parametrize(("full", "calls"), [([2, 1, 2], 2), ([2, 9, 1], 4), ([1, 1, 1], 1)])
 def test_a_batch_stops_once_every_run_overflows(full, calls, monkeypatch):
     """Each run does so in a call of its own; the last run is padding."""
-    (group,) = planned({}, rates=[0.1, 0.2, 0.3], seeds=[0]).batches
+    (group,) = plan({}, rates=[0.1, 0.2, 0.3], seeds=[0]).batches
     begun, reported = [], Notices()
 
     def advance(policy, instance, carry, first):
@@ -240,7 +240,7 @@ def test_a_batch_stops_once_every_run_overflows(full, calls, monkeypatch):
 
 def test_records_are_concatenated_and_the_last_of_a_run_counts(monkeypatch):
     by_round, by_run = recorders.QueueLength(), recorders.OPTIONAL["time_in_system"]
-    (group,) = planned({}, rates=[0.1, 0.2], seeds=[0]).batches
+    (group,) = plan({}, rates=[0.1, 0.2], seeds=[0]).batches
     spec = dataclasses.replace(group.spec, recorders=(by_round, by_run))
     after = types.SimpleNamespace(breach=None, overflow=np.zeros(2), peak=np.ones(2))
 

@@ -81,7 +81,7 @@ class Table:
         return self.own(jnp.arange(horizon) % 2 == 0)
 
 
-def refused(policies, source=POOL, **more):
+def refusal_of(policies, source=POOL, **more):
     with pytest.raises(ContractError) as refusal:
         cqbjax.sweep(policies, source, **GOOD, **more)
     message = str(refusal.value)
@@ -127,7 +127,7 @@ TRACED = {
 
 @pytest.mark.parametrize("message", TRACED)
 def test_a_policy_of_the_wrong_shapes_is_refused_by_label_when_traced(message, nothing_compiles):
-    error = refused({"random": RandomRouting(), "mine": Own(**TRACED[message])})
+    error = refusal_of({"random": RandomRouting(), "mine": Own(**TRACED[message])})
     assert error.startswith(f"policy mine: {message}"), error
 
 
@@ -139,8 +139,8 @@ def test_a_class_that_is_no_policy_is_refused(nothing_compiles):
     class Silent(Own):
         needs = None
 
-    assert "policy mine: Plain must be registered as a pytree" in refused({"mine": Plain()})
-    assert "Silent.needs must be Needs of True and False, and it is None" in refused(
+    assert "policy mine: Plain must be registered as a pytree" in refusal_of({"mine": Plain()})
+    assert "Silent.needs must be Needs of True and False, and it is None" in refusal_of(
         {"mine": Silent()}
     )
 
@@ -162,20 +162,20 @@ PLAYED = {
 }
 
 
-def late(act):
+def break_late(act):
     """Break the contract from round 13 on, so that the reported round must be found."""
 
-    def changed(action, seen):
+    def change(action, seen):
         broken = act(action, seen)
         return jax.tree.map(lambda a, b: jnp.where(seen.round > 12, b, a), action, broken)
 
-    return changed
+    return change
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", PLAYED)
 def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
-    error = refused({"mine": Own(act=late(PLAYED[message]))})
+    error = refusal_of({"mine": Own(act=break_late(PLAYED[message]))})
     named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", error)
     assert named, error
     # The first round after the twelfth in which a query waits.
@@ -184,11 +184,11 @@ def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
 
 @pytest.mark.slow
 def test_what_is_decided_for_an_empty_queue_is_no_breach():
-    def careless(action, seen):
+    def ignore_empty(action, seen):
         empty = ~jnp.any(seen.queue.arrived > 0)
         return action._replace(slot=jnp.where(empty, 9999, action.slot))
 
-    data = cqbjax.sweep({"mine": Own(act=careless)}, POOL, **GOOD)
+    data = cqbjax.sweep({"mine": Own(act=ignore_empty)}, POOL, **GOOD)
     plain = cqbjax.sweep({"mine": Own()}, POOL, **GOOD)
     np.testing.assert_array_equal(data.queue_length, plain.queue_length)
 
@@ -201,7 +201,7 @@ def test_who_is_watched():
     assert not is_third_party(ArrivalWrapper(source=POOL, process=BurstyArrivals()))
 
 
-def poisoned(field, value):
+def poison(field, value):
     return lambda workload: workload._replace(
         **{field: getattr(workload, field).at[3].set(value)}  # of five rows, of forty rounds
     )
@@ -231,7 +231,7 @@ FAULTY_WORKLOADS = {
 def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_compiles):
     for users in ([], [Orbit()]):
         own = Table(pool=POOL, **FAULTY_WORKLOADS[message])
-        assert refused({"random": RandomRouting()}, own, users=users) == message
+        assert refusal_of({"random": RandomRouting()}, own, users=users) == message
 
 
 @pytest.mark.slow
@@ -242,10 +242,10 @@ def test_a_sources_own_arrivals_stay_where_users_leave():
 
 
 DRAWN = {
-    "contexts must be finite numbers": poisoned("contexts", jnp.nan),
-    "utilities must be finite numbers": poisoned("utilities", jnp.inf),
-    "arrival_rows must be rows of the contexts": poisoned("arrival_rows", 5),
-    "prompts must be numbers of the dataset's prompts": poisoned("prompts", -1),
+    "contexts must be finite numbers": poison("contexts", jnp.nan),
+    "utilities must be finite numbers": poison("utilities", jnp.inf),
+    "arrival_rows must be rows of the contexts": poison("arrival_rows", 5),
+    "prompts must be numbers of the dataset's prompts": poison("prompts", -1),
 }
 
 
@@ -260,7 +260,7 @@ def test_an_instance_that_cannot_be_run_is_refused(message):
         def made(workload):
             return workload._replace(arrival_rows=workload.arrival_rows.at[2].set(5))
 
-    error = refused({"random": RandomRouting()}, Table(pool=POOL, made=made))
+    error = refusal_of({"random": RandomRouting()}, Table(pool=POOL, made=made))
     assert error.startswith(f"source Table: {message}"), error
     assert error.endswith("and those of seed 4, arrival_rate 0.6 do not"), error
 

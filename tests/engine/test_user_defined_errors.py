@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from composing import composed
+from composing import compose_config
 
 import cqbjax
 from cqbjax.cli._instantiate import make
@@ -208,7 +208,7 @@ MESSAGES = {
 }
 
 
-def swept(group, part):
+def sweep_with(group, part):
     policies = {"mine": part if group == "Policy" else RANDOM}
     keyword = {"Users": "users", "Service": "service", "Recorder": "record"}
     more = {keyword[group]: [part]} if group in keyword else {}
@@ -216,7 +216,7 @@ def swept(group, part):
     cqbjax.sweep(policies, source, arrival_rate=[0.4], num_seeds=2, horizon=9, **more)
 
 
-def refused(error, call, *arguments):
+def refusal_of(error, call, *arguments):
     with pytest.raises(error) as refusal:
         call(*arguments)
     message = str(refusal.value)
@@ -227,17 +227,17 @@ def refused(error, call, *arguments):
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_sweep_reports_in_one_sentence_what_is_wrong(name):
     group = next(one for one in GROUPS if name.startswith(one))
-    message = refused((ValueError, TypeError), lambda: swept(group, OWN[name]()))
+    message = refusal_of((ValueError, TypeError), lambda: sweep_with(group, OWN[name]()))
     assert re.match(MESSAGES[name], message), message
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_class_in_place_of_an_instance_is_reported(group):
-    message = refused(ContractError, swept, group, OWN[f"{group}If"])
+    message = refusal_of(ContractError, sweep_with, group, OWN[f"{group}If"])
     assert message.endswith(f": {group}If is a class: give an instance of it, {group}If(...)")
 
 
-def by_command(group, target):
+def check_by_command(group, target):
     """Check a study's point with a part, as the command does."""
     key = {"Users": "users", "Service": "service", "Policy": "policy"}.get(group)
     words = [f"+{key}.mine={{_target_: {target}}}"] if key else []
@@ -247,7 +247,7 @@ def by_command(group, target):
         words.append(f"record=[{{_target_: {target}}}]")
     if group == "Source":
         words += ["~source", f"+source={{_target_: {target}}}"]
-    config = composed("name=own", "num_seeds=2", "horizon=12", *words)
+    config = compose_config("name=own", "num_seeds=2", "horizon=12", *words)
     study_types.prepare_points(config, make)
 
 
@@ -258,6 +258,6 @@ def test_a_command_reports_the_same(name, monkeypatch):
     module = types.ModuleType("own_parts")
     vars(module).update(OWN)
     monkeypatch.setitem(sys.modules, "own_parts", module)
-    message = refused(ValueError, by_command, group, f"own_parts.{name}")
+    message = refusal_of(ValueError, check_by_command, group, f"own_parts.{name}")
     start = r"own_parts\.RecorderMissing cannot be made: " if name == "RecorderMissing" else ""
     assert re.match(start + MESSAGES[name], message), message

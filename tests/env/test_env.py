@@ -122,7 +122,7 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep():
 
     functional, started = Env(SOURCE, 0.6, horizon=5, capacity=4), []
 
-    def without_compiling(env):
+    def run_uncompiled(env):
         def reset(seeds):
             started.append(seeds)
             env._runs._state = "state"
@@ -131,10 +131,10 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep():
         env._runs.reset = reset
         return env
 
-    def made():
-        return without_compiling(GymnasiumEnv(functional))
+    def make_env():
+        return run_uncompiled(GymnasiumEnv(functional))
 
-    env, other = made(), made()
+    env, other = make_env(), make_env()
     with pytest.raises(ValueError, match=r"reset\(\) must be called before"):
         env.step(env.action_space.sample())
     first = env.reset(seed=np.int64(7))[1]["seed"]
@@ -147,7 +147,7 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep():
     drawn = [env.reset()[1]["seed"] for _ in range(3)]
     assert drawn == [other.reset()[1]["seed"] for _ in range(3)] and len({*drawn}) == 3
     # Without any seed it is entropy.
-    fresh = [made().reset(seed=None)[1]["seed"] for _ in range(2)]
+    fresh = [make_env().reset(seed=None)[1]["seed"] for _ in range(2)]
     assert fresh[0] != fresh[1] and all(0 <= one < rng.MAX_SEED for one in fresh)
     last = env.reset(seed=rng.MAX_SEED - 1)[1]["seed"]
     assert last == rng.MAX_SEED - 1 == started[-1]
@@ -155,7 +155,7 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep():
         with pytest.raises(ValueError, match="must be a slot below 4 and an assortment below 4"):
             env.step(np.asarray(action))
 
-    several = without_compiling(GymnasiumVectorEnv(3, functional))
+    several = run_uncompiled(GymnasiumVectorEnv(3, functional))
     assert several.reset(seed=7)[1]["seed"].tolist() == [7, 8, 9] == started[-1].tolist()
     assert several.reset(seed=[5, 0, 5])[1]["seed"].tolist() == [5, 0, 5]
     for seed in (*OUT_OF_RANGE, rng.MAX_SEED - 2, [1, 2], [0, 1, -1]):

@@ -19,7 +19,7 @@ from tests.reference import estimator_error as study
 LIMIT = 2.0
 
 
-def worst(source, size, rate, horizon, scale=0.2, seed=0):
+def worst_error(source, size, rate, horizon, scale=0.2, seed=0):
     run = study.play(source, size, rate, horizon, seed, Acqb(alpha_scale=scale, c1=0.25))
     distances = study.measure(run, study.sampled(horizon, 30, 12))
     assert len(distances) > 20
@@ -32,7 +32,7 @@ def worst(source, size, rate, horizon, scale=0.2, seed=0):
     [("disjoint", 1), ("disjoint", 3), ("shared", 2)],
 )
 def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
-    assert worst(Synthetic(parameters=parameters), size, 0.7, 400) < LIMIT
+    assert worst_error(Synthetic(parameters=parameters), size, 0.7, 400) < LIMIT
 
 
 @pytest.mark.slow
@@ -40,13 +40,13 @@ def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
 def test_one_sweep_keeps_the_estimate_within_two_percent_of_the_joint_minimiser(size):
     """Algorithm 2's estimate is not the joint minimiser; a joint Newton step a round reaches it."""
 
-    def furthest(sweeps):
+    def largest_distance(sweeps):
         policy = Acqb(alpha_scale=0.2, c1=0.25, sweeps=sweeps)
         run = study.play(Synthetic(), size, 0.7, 200, 0, policy)
         distances = study.measure(run, study.sampled(200, 20, 10))
         return max(100 * one.joint / (0.2 * one.radius) for one in distances)
 
-    assert furthest(0) > 5 * LIMIT and furthest(1) < LIMIT
+    assert largest_distance(0) > 5 * LIMIT and largest_distance(1) < LIMIT
 
 
 def test_sweeps_are_refused_where_no_model_of_the_history_is_stored():
@@ -61,13 +61,13 @@ def test_sweeps_are_refused_where_no_model_of_the_history_is_stored():
 def test_pages_never_expanded_again_would_not(monkeypatch):
     expand = running_estimate._expand
 
-    def stale(theta, problem, rows, blocks):
+    def expand_stale(theta, problem, rows, blocks):
         return expand(theta if rows.shape[-1] == 1 else 0.0 * theta, problem, rows, blocks)
 
-    monkeypatch.setattr(running_estimate, "_expand", stale)
+    monkeypatch.setattr(running_estimate, "_expand", expand_stale)
     jax.clear_caches()
     try:
-        assert worst(Synthetic(), 2, 0.7, 200) > LIMIT
+        assert worst_error(Synthetic(), 2, 0.7, 200) > LIMIT
     finally:
         jax.clear_caches()
 
@@ -122,15 +122,15 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_contexts_of_a_policys_ow
     source = datasets.dataset_source("routerbench", shared_data).queries
     policy = ContextWrapper(policy=Acqb(alpha_scale=0.3, c1=0.25), view=Intercept())
 
-    def furthest():
+    def largest_distance():
         run = study.play(source, 1, 0.65, 150, 1, policy)
         return study.percent(study.measure(run, np.array([45, 75, 130, 145])), 0.3).max()
 
-    assert furthest() < LIMIT / 2
+    assert largest_distance() < LIMIT / 2
     monkeypatch.setattr(newton_cg, "VIEWED_STEPS", newton_cg.POOL_STEPS)
     jax.clear_caches()
     try:
-        assert furthest() > LIMIT
+        assert largest_distance() > LIMIT
     finally:
         jax.clear_caches()
 
@@ -142,7 +142,7 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_long_contexts(dim, serve
     assert isinstance(
         estimation.choose_belief("auto", source.problem(size, 200)), estimation.TableBelief
     )
-    assert worst(source, size, 0.6, 200) < LIMIT
+    assert worst_error(source, size, 0.6, 200) < LIMIT
 
 
 @pytest.mark.slow

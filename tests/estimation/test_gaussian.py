@@ -61,7 +61,7 @@ def test_what_was_shown_is_summed_and_sampled_from(name, x64, monkeypatch):
         learnt[[0] if shared else list(servers)] += valid
     inverse, root = np.linalg.inv(design), np.asarray(posterior.root)
     np.testing.assert_allclose(np.swapaxes(root, 1, 2) @ root, inverse, atol=1e-9)
-    np.testing.assert_array_equal(posterior.learnt, learnt)
+    np.testing.assert_array_equal(posterior.num_updates, learnt)
 
     theta, normal = (draw.normal(size=(*more, *learnt.shape, dim)) for more in ((), (5,)))
     alpha = draw.uniform(size=learnt.shape)

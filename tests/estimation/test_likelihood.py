@@ -25,13 +25,13 @@ def test_second_derivatives_are_those_of_the_own_servers_probability(x64):
     drawn = np.random.default_rng(0).normal(size=3)
 
     @jax.jit
-    def both(utilities):
+    def second_derivatives(utilities):
         p = mnl.choice_probabilities(utilities)
         own = jnp.array([0.0, 1.0, 0.0])[:, None]
         expected = jax.hessian(lambda u: mnl.choice_probabilities(u)[1])(utilities)
         return likelihood._second_derivatives(problem, p[:, None], own)[..., 0], expected
 
-    np.testing.assert_allclose(*both(drawn), atol=1e-12)
+    np.testing.assert_allclose(*second_derivatives(drawn), atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -47,7 +47,7 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
     round_, row_, shown_, choice_ = (one.astype(np.int32) for one in numbers)
     interactions = Interaction(round_, row_, np.zeros((rounds, 2)), shown_, choice_, valid)
 
-    def summed(interactions, scores):
+    def sum_all(interactions, scores):
         def one(record, new):
             return table_history.append(record, new), None
 
@@ -55,7 +55,7 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
         last = jax.tree.map(lambda leaf: leaf[-1], interactions)
         return table_history.sum_residuals(scores[last.servers], scores, record, problem, last)
 
-    residual, curvature = jax.jit(summed, compiler_options=FAST_COMPILE_OPTIONS)(
+    residual, curvature = jax.jit(sum_all, compiler_options=FAST_COMPILE_OPTIONS)(
         interactions, scores
     )
     slope, bend = np.zeros((size, table)), np.zeros((size, size, table))

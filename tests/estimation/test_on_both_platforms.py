@@ -168,13 +168,13 @@ def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
     row, push = draws.normal(size=(2, width, size, dim))
     weight = draws.normal(size=(width, size, size, rows))
 
-    def both(image, shown, along, row, pull, push, weight, times):
+    def run_both(image, shown, along, row, pull, push, weight, times):
         first = whitened_kernel.run_pass(image, shown, TablePass(along, row, pull=pull))
         curved = TablePass(push=push, weight=weight, times=times, pulls_curved=True)
         return first, whitened_kernel.run_pass(first.table, shown, curved)
 
     with platforms.use(GPU):
-        first, second = jax.vmap(both)(image, shown, along, row, pull, push, weight, times)
+        first, second = jax.vmap(run_both)(image, shown, along, row, pull, push, weight, times)
     changed = image.copy()
     for run, of in enumerate(shown):
         changed[run, of] -= along[run][..., None] * row[run][:, None]

@@ -42,14 +42,14 @@ class Loops:
     def __init__(self, blocks):
         self.theta = np.zeros(blocks * DIM)
         self.root = np.stack([np.eye(DIM) / np.sqrt(LAMBDA0)] * blocks)
-        self.learnt = np.zeros(blocks)
+        self.counts = np.zeros(blocks)
         self.rows = []
 
     def coordinates(self, touched):
         return np.concatenate([np.arange(b * DIM, (b + 1) * DIM) for b in touched])
 
     def learn(self, x, known, y, touched):
-        self.learnt[touched] += 1
+        self.counts[touched] += 1
         for one in x:
             for b in touched:
                 part = one[b * DIM : (b + 1) * DIM]
@@ -76,7 +76,7 @@ def hessian(x, known, theta):
     return np.einsum("o,oa,ob->ab", p, centred, centred)
 
 
-def third(x, theta):
+def third_derivative(x, theta):
     _, centred, p = moments(x, 0.0, theta)
     return np.einsum("o,oa,ob,oc->abc", p, centred, centred, centred)
 
@@ -119,7 +119,7 @@ class Paged(Loops):
             curve = np.diag(p) - np.outer(p, p)
             residual += np.linalg.solve(np.eye(len(y)) + curve @ gram, p - y - residual)
         self.theta[free] -= pushed @ np.append(residual, 1.0)
-        self.rows.append((x, y, third(x, self.theta)))
+        self.rows.append((x, y, third_derivative(x, self.theta)))
         for b in touched:
             self.about[b].append([len(self.rows) - 1, self.theta.copy()])
         for _ in range(self.visits):
@@ -217,7 +217,7 @@ QUEUE = Queue(
 @functools.partial(
     jax.jit, static_argnames=("belief", "platform"), compiler_options=FAST_COMPILE_OPTIONS
 )
-def learnt(belief, platform, contexts, offset, interactions, normal, alpha):
+def learn_all(belief, platform, contexts, offset, interactions, normal, alpha):
     """Return theta after every round [T, B, d], and what is made of the last state."""
 
     def one(state, new):
@@ -230,7 +230,7 @@ def learnt(belief, platform, contexts, offset, interactions, normal, alpha):
         features = contexts[queue.row]
         seen = Observation(belief.problem, none, queue, features, none, none, queue.row, None)
         of_last = (
-            belief.learnt(last),
+            belief.num_updates(last),
             belief.optimistic_utilities(last, seen, alpha, normal),
             belief.optimistic_utilities(last, seen, alpha),
         )
@@ -293,7 +293,7 @@ def test_a_belief_is_its_definition_in_every_round(name, x64, monkeypatch):
     contexts, offset, interactions, rounds = feedback(belief.problem, name.endswith("mixed"))
     draw, blocks = np.random.default_rng(9), belief.problem.num_blocks
     normal, alpha = draw.normal(size=(3, blocks, DIM)), 0.1 + draw.random(blocks)
-    theta, counts, sampled, bounded = learnt(
+    theta, counts, sampled, bounded = learn_all(
         belief, platform, contexts, offset if warm else None, interactions, normal, alpha
     )
     for t, x, known, chosen, touched in rounds:
@@ -302,7 +302,7 @@ def test_a_belief_is_its_definition_in_every_round(name, x64, monkeypatch):
         np.testing.assert_allclose(found, plain.theta, rtol=0, atol=1e-12, err_msg=f"round {t + 1}")
     assert np.abs(plain.theta).max() > 0.1 and len(plain.rows) > 3 * PAGE
     np.testing.assert_array_equal(theta[4], theta[3])  # a round that teaches nothing
-    np.testing.assert_array_equal(counts, plain.learnt)
+    np.testing.assert_array_equal(counts, plain.counts)
     estimates = plain.theta.reshape(-1, DIM)
     drawn = estimates + alpha[:, None] * np.einsum("bij,mbj->mbi", plain.root, normal)
     shared = belief.problem.parameters == "shared"

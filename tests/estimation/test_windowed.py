@@ -27,7 +27,7 @@ class Noted:
         return jnp.where(new.valid, state.at[new.row].set(noted), state)
 
 
-def played(valid):
+def play(valid):
     """Return what the elder has noted after each attempt: [n, n, 2], [n] valid."""
     belief = WindowedBelief(Noted(), WINDOW)
 
@@ -43,7 +43,7 @@ def played(valid):
 
 def test_the_elder_knows_the_last_half_to_whole_window_of_attempts():
     valid = np.random.default_rng(0).random((3, ATTEMPTS)) < np.array([[1.0], [0.7], [0.3]])
-    elder = np.asarray(jax.jit(jax.vmap(played))(valid))
+    elder = np.asarray(jax.jit(jax.vmap(play))(valid))
     for run, noted in zip(valid, elder, strict=True):
         counted = np.cumsum(run)
         assert counted[-1] > 1.5 * WINDOW
@@ -72,7 +72,7 @@ def test_the_elder_is_asked_whatever_is_asked():
         WindowedBelief(ObservedBelief(), WINDOW),
         WindowedBeliefState("elder", "younger", 0, None),
     )
-    assert belief.learnt(state) == ("learnt", "elder")
+    assert belief.num_updates(state) == ("num_updates", "elder")
     assert belief.theta(state, "table") == ("theta", "elder", "table")
     for normal in ("z", None):
         utilities = belief.optimistic_utilities(state, "seen", 0.5, normal)

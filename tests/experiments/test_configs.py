@@ -6,7 +6,7 @@ from fractions import Fraction
 import hydra
 import polars as pl
 import pytest
-from composing import CONF, EXPERIMENTS, FILES, called, composed, refused, script
+from composing import CONF, EXPERIMENTS, FILES, compose_config, refusal_of, run_command, script
 from omegaconf import OmegaConf
 from tiers import cases
 
@@ -31,11 +31,13 @@ def test_an_experiment_has_its_command_in_its_file(name):
 @pytest.mark.slow
 def test_a_fraction_has_twelve_digits_wherever_it_was_typed():
     """So .1 + .2 is .3, in lists, inside groups and where another key follows it."""
-    config = composed(*TINY, "arrival_rate=[0.1,0.30000000000000004]", "c1=0.30000000000000004")
+    config = compose_config(
+        *TINY, "arrival_rate=[0.1,0.30000000000000004]", "c1=0.30000000000000004"
+    )
     assert config.arrival_rate == [0.1, 0.3] and config.c1 == 0.3
-    assert composed("policy=[acqb]", "c1=0.30000000000000004").policy.acqb.c1 == 0.3
+    assert compose_config("policy=[acqb]", "c1=0.30000000000000004").policy.acqb.c1 == 0.3
     assert validation.to_coordinate(0.1 + 0.2) == 0.3 and validation.to_coordinate(3) == 3
-    message = refused([*TINY, "source=coin", "arrival_rate=[0.3,0.30000000000000004]"])
+    message = refusal_of([*TINY, "source=coin", "arrival_rate=[0.3,0.30000000000000004]"])
     assert "arrival_rate" in message and "distinct" in message
 
 
@@ -60,7 +62,7 @@ SWEPT = [name for name in EXPERIMENTS if name.startswith(("ablation_", "search")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_sweep_of_experiments_composes(name):
-    points = grid.compose(composed(f"experiment={name}"))
+    points = grid.compose(compose_config(f"experiment={name}"))
     assert len({point.name for point in points}) == len(points)
     for point in points:
         assert point.config.name == name
@@ -79,7 +81,7 @@ OFFLINE = [
 @pytest.mark.parametrize(("name", "dataset"), cases(OFFLINE, [], several=True))
 def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
     rows = printed.read().filter(pl.col("dataset") == dataset)
-    for point in grid.compose(composed(f"experiment={name}")):
+    for point in grid.compose(compose_config(f"experiment={name}")):
         theirs = rows.filter(pl.col("K") == point.config.K)
         assert set(theirs["policy"]) <= set(point.config.policy)
         assert len(set(theirs["policy"])) == {1: 13, 2: 4}[point.config.K]
@@ -100,7 +102,7 @@ HEADS = [
     ("name", "thresholds", "schedule"), cases(HEADS, ["routerbench"], several=True)
 )
 def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
-    (point, _) = grid.compose(composed(f"experiment={name}"))
+    (point, _) = grid.compose(compose_config(f"experiment={name}"))
     head = hydra.utils.instantiate(point.config.policy.acqb_cl).head
     assert (head.iota_pos, head.iota_neg) == thresholds
     assert (head.prompts_per_model, head.prompts_per_epoch, head.epochs) == schedule
@@ -111,7 +113,7 @@ def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
 
 @pytest.mark.slow
 def test_pairs_leave_out_the_policies_of_single_servers():
-    points = grid.compose(composed("experiment=synthetic"))
+    points = grid.compose(compose_config("experiment=synthetic"))
     why = "defined for K=1 only"
     assert [point.left_out for point in points] == [{}, {"q_ths": why, "q_ucb": why}]
     assert "q_ucb" in points[0].config.policy and "q_ucb" not in points[1].config.policy
@@ -119,7 +121,10 @@ def test_pairs_leave_out_the_policies_of_single_servers():
 
 @pytest.mark.slow
 def test_an_unscaled_study_is_the_tuned_one_but_for_its_constants():
-    tuned, ones = composed("experiment=synthetic"), composed("experiment=synthetic_unscaled")
+    tuned, ones = (
+        compose_config("experiment=synthetic"),
+        compose_config("experiment=synthetic_unscaled"),
+    )
     changed = {key for key in tuned if tuned[key] != ones[key]}
     assert {"alpha_scale", "c1", "name", "title"} <= changed
     assert changed <= {"alpha_scale", "c1", "name", "title", "policy"}
@@ -149,7 +154,7 @@ SETTINGS = {
 def test_every_label_of_acqb_takes_all_constants_from_one_place():
     words = [f"{key}={value}" for key, value in CONSTANTS.items()]
     labels = [*SETTINGS, "acqb_cl", "acqb_intercept"]
-    config = composed(*words, "horizon=400", f"policy=[{','.join(labels)}]")
+    config = compose_config(*words, "horizon=400", f"policy=[{','.join(labels)}]")
     policies = Factory(make, {}).make_each(config.policy)
     assert list(policies) == labels
     for label, own in SETTINGS.items():
@@ -165,14 +170,14 @@ PRESETS = [
 
 @pytest.mark.parametrize(("preset", "changed"), cases(PRESETS, ["theory"], several=True))
 def test_a_preset_is_all_ones_but_for_what_it_names(preset, changed):
-    policies = Factory(make, {}).make_each(composed(f"preset={preset}").policy)
+    policies = Factory(make, {}).make_each(compose_config(f"preset={preset}").policy)
     ones = {"kappa": 1.0, "lambda0": 1.0, "alpha_scale": 1.0, "c1": 1.0, "num_samples": None}
     assert policies["acqb"] == Acqb(**ones | changed)
 
 
 @pytest.mark.slow
 def test_overrides_reach_the_objects():
-    config = composed(
+    config = compose_config(
         "experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3"
     )
     (point,) = grid.compose(config)
@@ -198,10 +203,10 @@ def test_exploration_length_refuses_other_words(rule):
 
 @pytest.mark.slow
 def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
-    done = called("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}", "-v")
+    done = run_command("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}", "-v")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^simulation [0-9.]+ s of [0-9.]+ s \([0-9]+%\)$", done.stdout, re.MULTILINE)
-    again = called("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
+    again = run_command("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
     assert "\nsimulation 0.0 s of" in again.stdout, "what is stored was simulated by another call"
     data = cqbjax.results.load(tmp_path)
     assert data.queue_length.dims == ("policy", "arrival_rate", "seed", "round")
@@ -268,7 +273,7 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
 def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, message, tmp_path):
     typed = {word.partition("=")[0] for word in words}
     small = [word for word in ("num_seeds=3", "horizon=40") if word.partition("=")[0] not in typed]
-    error = refused([*words, *small, f"results_dir={tmp_path}"])
+    error = refusal_of([*words, *small, f"results_dir={tmp_path}"])
     for part in message:
         assert part in error, error
     assert len(error.strip().splitlines()) == 1, "one sentence"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from composing import called
+from composing import run_command
 
 from cqbjax.results import store as results
 
@@ -28,7 +28,7 @@ POLICIES = {
 def run(folder, kind, words, data):
     words = [*STUDIES[kind], *words, "name=grown", f"results_dir={folder}",
              f"cache_dir={folder / 'fits'}", f"data_dir={data}"]  # fmt: skip
-    done = called("run", *words)
+    done = run_command("run", *words)
     assert done.returncode == 0, done.stderr
     (stored,) = (folder / "data").iterdir()
     return results.load_points(stored)

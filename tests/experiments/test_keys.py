@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from composing import CONF, composed, script
+from composing import CONF, compose_config, script
 
 from cqbjax import results
 from cqbjax.cli._instantiate import make
@@ -55,7 +55,7 @@ def content(*words):
         "source._target_=my_source.Mine", "arrivals=trace", "trace=trace.csv",
         "+policy.mine={_target_: my_policy.Mine}", *words,
     ]  # fmt: skip
-    (ready,) = study_types.prepare_points(composed(*words), make)
+    (ready,) = study_types.prepare_points(compose_config(*words), make)
     return manifests.cache_key_of(ready)
 
 
@@ -97,7 +97,7 @@ def test_an_edit_of_the_package_counts_in_folders_that_compute(monkeypatch, tmp_
         code, "_file_of", lambda name: copy / "__init__.py" if name == "cqbjax" else find(name)
     )
     words = ["num_seeds=2", "horizon=12", "policy=[random,acqb]"]
-    (ready,) = study_types.prepare_points(composed(*words), make)
+    (ready,) = study_types.prepare_points(compose_config(*words), make)
 
     def content_now():
         ready.point.keys.clear()
@@ -128,18 +128,18 @@ def test_an_edit_of_the_package_counts_in_folders_that_compute(monkeypatch, tmp_
 @pytest.mark.slow
 def test_a_key_that_is_declared_nowhere_counts():
     words = ["num_seeds=2", "horizon=12", "policy=[random]"]
-    config = composed(*words)
+    config = compose_config(*words)
     declared = {*manifests.DISPLAY_KEYS, *manifests.INDIRECT_KEYS}
     assert declared - {"cluster"} <= set(config), "a key that is gone"
     one = configs.to_plain(config)
     assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
     keys = set()
     for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("horizon=13",)):
-        (ready,) = study_types.prepare_points(composed(*words, *more), make)
+        (ready,) = study_types.prepare_points(compose_config(*words, *more), make)
         keys.add(manifests.cache_key_of(ready).point)
     assert len(keys) == 5
     runs = ("first_seed=5", "num_seeds=3", "arrival_rate=[0.1,0.2]")
-    (ready,) = study_types.prepare_points(composed(*words, *runs), make)
+    (ready,) = study_types.prepare_points(compose_config(*words, *runs), make)
     assert manifests.cache_key_of(ready).point in keys, "seeds and rates can be added"
 
 
@@ -151,7 +151,7 @@ def test_the_constants_of_policies_count_for_these_policies_alone():
 
     def keys(*more):
         words = "policy=[random,linucb,lints,best_llm,ucb,acqb_restarted]"
-        (ready,) = study_types.prepare_points(composed(words, *more), make)
+        (ready,) = study_types.prepare_points(compose_config(words, *more), make)
         return manifests.cache_key_of(ready)
 
     plain = keys()
@@ -173,7 +173,7 @@ def test_a_sources_data_and_a_files_content_count(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("timestamp\n1\n2\n5\n9\n")
     words = ("num_seeds=2", "horizon=12", "policy=[random]", "arrivals=trace", f"trace={trace}")
-    (ready,) = study_types.prepare_points(composed(*words), make)
+    (ready,) = study_types.prepare_points(compose_config(*words), make)
 
     def content(**other):
         fresh = dataclasses.replace(ready.point, keys={})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from composing import called, composed, refused
+from composing import compose_config, refusal_of, run_command
 
 from cqbjax.cli._instantiate import make
 from cqbjax.engine.progress import Reporter
@@ -67,7 +67,7 @@ def own(tmp_path, monkeypatch):
     return tmp_path
 
 
-def measured():
+def new_measurements():
     """Return what has been measured since this was last asked."""
     file = Path("measured")
     lines = file.read_text().splitlines() if file.exists() else []
@@ -76,7 +76,7 @@ def measured():
 
 
 def run(*words):
-    done = called("run", *WORDS, *words)
+    done = run_command("run", *WORDS, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -84,7 +84,7 @@ def run(*words):
 def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
     policies = "policy=[random,rand_rout]"
     printed = run(policies, "kind.factor=[1,2]")
-    assert "that is all" in printed and len(measured()) == 4
+    assert "that is all" in printed and len(new_measurements()) == 4
     assert len(list(Path("results/data/mine").glob("*.nc"))) == 4, (
         "each policy of a point is a part"
     )
@@ -94,9 +94,9 @@ def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
     assert table["factor"].to_list() == [1, 1, 2, 2]
     assert "4 of 4 policies at 2 points are stored" in run(policies, "kind.factor=[1,2]")
     run(policies, "kind.factor=[1,2]", "kind.digits=1", "title=T")
-    assert not measured(), "what is only for show makes no other key"
+    assert not new_measurements(), "what is only for show makes no other key"
     run("policy=[random,rand_rout,optimal]", "kind.factor=[1,2,3]")
-    assert sorted(measured()) == [
+    assert sorted(new_measurements()) == [
         "factor=1: optimal", "factor=2: optimal", "factor=3: optimal", "factor=3: rand_rout",
         "factor=3: random",
     ]  # fmt: skip
@@ -104,17 +104,17 @@ def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
 
 def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
     words = ("policy=[random,q_ths,optimal]",)
-    stopped = called("run", *WORDS, *words)
-    assert stopped.returncode == 130 and measured() == ["K=1: random", "K=1: q_ths"]
+    stopped = run_command("run", *WORDS, *words)
+    assert stopped.returncode == 130 and new_measurements() == ["K=1: random", "K=1: q_ths"]
     file = Path("own_kind.py")
     before = file.read_text()
     file.write_text(before.replace('{"q_ths"}', "set()"))
     sys.modules.pop("own_kind")
     run(*words)
-    assert len(measured()) == 3, "an edit of the module makes another key"
+    assert len(new_measurements()) == 3, "an edit of the module makes another key"
     shown = Path("results/tables/mine.csv").read_bytes()
     Path("results/tables/mine.csv").unlink()
-    assert called("report", "results", "mine").returncode in (0, 3)
+    assert run_command("report", "results", "mine").returncode in (0, 3)
     assert Path("results/tables/mine.csv").read_bytes() == shown
     (point,) = results.load_points("results/data/mine")
     assert point["policy"].values.tolist() == ["random", "q_ths", "optimal"]
@@ -129,21 +129,21 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
             for number, task in enumerate(tasks):
                 yield TaskResult(number, function(task), "")
 
-    config = composed(*WORDS, "policy=[random,rand_rout]")
+    config = compose_config(*WORDS, "policy=[random,rand_rout]")
     ready = study_types.prepare_points(config, make)
     folder = own / "results" / "data" / "mine"
     assert loop.run_on_cluster(Here(), make, ready, ResultIndex(folder), Reporter(), True) == {}
-    assert measured() == ["K=1: random", "K=1: rand_rout"]
+    assert new_measurements() == ["K=1: random", "K=1: rand_rout"]
     assert not loop.select_missing(ready, ResultIndex(folder))
 
 
 def test_what_is_no_kind_or_has_no_such_key_is_a_sentence(own):
-    assert "kind.factors is no key of kind: did you mean factor?" in refused(
+    assert "kind.factors is no key of kind: did you mean factor?" in refusal_of(
         [*WORDS, "kind.factors=2"]
     )
-    assert "record=['traffic'] is of a sweep, and Doubled is none" in refused(
+    assert "record=['traffic'] is of a sweep, and Doubled is none" in refusal_of(
         [*WORDS, "record=[traffic]"]
     )
-    assert "kind zzz is unknown; choose from doubled, eigenvalues" in refused(["kind=zzz"])
-    two = refused(["-m", "name=mine", "kind=doubled,sweep", "num_seeds=2", "horizon=12"])
+    assert "kind zzz is unknown; choose from doubled, eigenvalues" in refusal_of(["kind=zzz"])
+    two = refusal_of(["-m", "name=mine", "kind=doubled,sweep", "num_seeds=2", "horizon=12"])
     assert "name=mine has several types of study" in two

@@ -4,7 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from composing import composed
+from composing import compose_config
 from fabricated import fabricate
 
 from cqbjax.cli._instantiate import make
@@ -87,9 +87,9 @@ def test_a_router_is_described_as_tuned_for_each_seed(tuning_seed, counts, monke
 @pytest.mark.slow
 def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
     words = ("num_seeds=2", "horizon=100", "record_every=10")
-    assert study_types.prepare_points(composed(*words, "table_rounds=[10,100]"), make)
+    assert study_types.prepare_points(compose_config(*words, "table_rounds=[10,100]"), make)
     with pytest.raises(ValueError, match=r"table_rounds=.* must not lie before round 10"):
-        study_types.prepare_points(composed(*words, "table_rounds=[9,100]"), make)
+        study_types.prepare_points(compose_config(*words, "table_rounds=[9,100]"), make)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
      ("experiment=routerbench horizon=600", [300, 600])],
 )  # fmt: skip
 def test_a_table_shows_half_and_end_of_the_run_by_default(words, rounds):
-    assert composed(*words.split()).table_rounds == rounds
+    assert compose_config(*words.split()).table_rounds == rounds
 
 
 def test_a_table_of_several_horizons_reaches_the_end_of_each():
     points = [fabricate(("acqb", "random"), horizon=rounds) for rounds in (40, 80)]
-    config = composed("horizon=[40,80]", "policy=[acqb,random]")
+    config = compose_config("horizon=[40,80]", "policy=[acqb,random]")
     first = grid.compose(config)[0].config
     made = display.build_table(points, first).select("horizon", "round").unique()
     assert sorted(made.rows()) == [(40, 20), (40, 40), (80, 20), (80, 40), (80, 80)]

@@ -6,7 +6,7 @@ import sys
 import pytest
 import waiting
 import yaml
-from composing import called, refused
+from composing import refusal_of, run_command
 from tiers import cases
 
 from cqbjax.figures.curves import draw_curves
@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
-    done = called("run", *WORDS)
+    done = run_command("run", *WORDS)
     assert not done.returncode, done.stderr
     points = stored_points(folder / "results" / "data" / "recorded")
     assert len(points) == 2
@@ -65,11 +65,11 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     assert shown.count("Rounds waited") == 2 and '"rounds"' in page.scripts[made.notes["name"]]
     assert build.tabulate_numbers({"recorded": made}).count("waited") >= 2
 
-    again = called("run", *WORDS)
+    again = run_command("run", *WORDS)
     assert "4 of 4" in again.stdout or "2 of 2" in again.stdout, "stored: not run again"
     (folder / "my_recorder.py").write_text(MODULE.replace("rounds", "slots"))
     sys.modules.pop("my_recorder")
-    edited = called("run", *WORDS)
+    edited = run_command("run", *WORDS)
     assert "not run again" not in edited.stdout, "an edited recorder is another one"
 
 
@@ -90,5 +90,5 @@ QUICK = (["record=waited"],)
 
 @pytest.mark.parametrize(("words", "error_text"), cases(WRONG, QUICK, several=True))
 def test_what_is_no_recorder_is_refused(words, error_text, folder):
-    message = refused(words)
+    message = refusal_of(words)
     assert error_text in message and len(message.splitlines()) == 1, message

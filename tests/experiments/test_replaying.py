@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from composing import called, composed
+from composing import compose_config, run_command
 from fabricated import fabricate
 from log_files import by_words
 from omegaconf import OmegaConf
@@ -43,7 +43,7 @@ TINY = ("num_seeds=2", "horizon=60", "record_every=5", "table_rounds=[30,60]",
 
 def config(folder, *words):
     words = [word for word in words if not word.startswith("kind.schedules")]
-    made = composed("experiment=wildchat", f"data_dir={folder}", *words)
+    made = compose_config("experiment=wildchat", f"data_dir={folder}", *words)
     schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
     return made.with_values({"kind": {"schedules": None}}).with_values(
         {"kind.schedules": schedules}
@@ -64,13 +64,13 @@ def show(points, made, stem):
     return display.write_output(shown, made, stem, Console(quiet=True))
 
 
-def replayed(made):
+def replay_source(made):
     return make(made.kind)
 
 
 @pytest.mark.slow
 def test_the_papers_study_is_the_configured_one():
-    made = composed("experiment=wildchat")
+    made = compose_config("experiment=wildchat")
     theirs = printed.read().filter(pl.col("dataset") == "WildChat-1M")
     assert set(theirs["policy"]) <= {*made.policy, *made.kind.schedules}
     assert set(made.table_rounds) == set(theirs["round"]) and made.horizon == 25_000
@@ -149,12 +149,12 @@ def test_a_real_log_has_no_planted_chances(generated):
     log = prepare.load_log(generated)
     real = log._replace(frame=log.frame.drop("satisfaction"))
     made, chains = config(generated), prepare.link(log, LinkingRule())
-    assert "informed" in replayed(made).add_schedules({}, log, chains)
-    assert "informed" not in replayed(made).add_schedules({}, real, chains)
+    assert "informed" in replay_source(made).add_schedules({}, log, chains)
+    assert "informed" not in replay_source(made).add_schedules({}, real, chains)
 
 
 @pytest.fixture(scope="module")
-def played():
+def stored_point():
     """A stored point of the study's length."""
     made = fabricate(
         ("optimal", "acqb", "random"), (0.7,), 5, 25_000, 500, num_servers=1, experiment="wildchat"
@@ -169,15 +169,15 @@ def played():
     [("paper", True, True), ("generated", True, False), ("own", False, False)],
 )
 def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(
-    played, data_provenance, beside, judged
+    stored_point, data_provenance, beside, judged
 ):
     """By the field; the name of the log says nothing, even where it is the paper's title."""
-    point = played.assign_attrs(
+    point = stored_point.assign_attrs(
         source=prepare.TITLE,
         provenance=data_provenance,
         stand_in="a log" * (data_provenance == "generated"),
     )
-    made = composed("experiment=wildchat")
+    made = compose_config("experiment=wildchat")
     frame = of_paper.show(study_types.make_study_type(made, make), [point], made).tables[""].frame
     assert ("paper_gap_mean" in frame.columns) == beside
     extracted = {"wildchat": extracts.extract([StoredPoint(point, {}, "")], configs.to_plain(made))}
@@ -241,7 +241,9 @@ def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
 def test_policies_and_schedules_stand_side_by_side(generated):
     made, log = config(generated), prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
-    chosen = replayed(made).add_schedules(Factory(make, {}).make_each(made.policy), log, chains)
+    chosen = replay_source(made).add_schedules(
+        Factory(make, {}).make_each(made.policy), log, chains
+    )
     assert list(chosen) == ["optimal", "acqb", "rr", "fifo", "informed"]
     assert chosen["acqb"].alpha_scale == 0.2
     # A chain's state changes while it waits: its estimator reads no table of contexts.
@@ -251,7 +253,7 @@ def test_policies_and_schedules_stand_side_by_side(generated):
     )
     made.kind.schedules = {"acqb": "fifo"}
     with pytest.raises(ValueError, match="kind.schedules.acqb has the label of a policy"):
-        replayed(made).add_schedules(Factory(make, {}).make_each(made.policy), log, chains)
+        replay_source(made).add_schedules(Factory(make, {}).make_each(made.policy), log, chains)
 
 
 @pytest.mark.slow
@@ -264,7 +266,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
         "~kind.schedules.sjf", "~kind.schedules.informed",
     ]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = called("run", *words, f"results_dir={whole}")
+    done = run_command("run", *words, f"results_dir={whole}")
     assert done.returncode == 0, done.stderr
     script = str(REPOSITORY / "scripts" / "run.py")
     run = subprocess.Popen(
@@ -279,7 +281,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     run.send_signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL, "it was still running"
     assert list(unfinished.glob("*")) and not list(killed.rglob("*.nc"))
-    again = called("run", *words, f"results_dir={killed}")
+    again = run_command("run", *words, f"results_dir={killed}")
     assert again.returncode == 0, again.stderr
     assert not unfinished.exists()
     one, other = (results.load(folder / "data" / "wildchat") for folder in (whole, killed))

@@ -1,7 +1,7 @@
 """Scenarios in studies: which settings are read, and what stored results say of them."""
 
 import pytest
-from composing import composed
+from composing import compose_config
 from tiers import cases
 
 from cqbjax import sources
@@ -58,8 +58,8 @@ QUICK = [
 ]
 
 
-def checked(*words):
-    config = composed("name=t", *words)
+def check(*words):
+    config = compose_config("name=t", *words)
     validation.validate_overrides(words, config)
     return study_types.prepare_points(config, make)
 
@@ -75,12 +75,12 @@ def tables(tmp_path, monkeypatch):
 @pytest.mark.parametrize("message", cases(REFUSED, QUICK))
 def test_keys_that_nothing_reads_are_refused(message, tables):
     with pytest.raises(ValueError) as refusal:
-        checked(*REFUSED[message], *SHORT)
+        check(*REFUSED[message], *SHORT)
     assert str(refusal.value).startswith(message) and "\n" not in str(refusal.value)
 
 
 def test_a_key_is_read_where_any_point_of_a_grid_reads_it(tables):
-    assert len(checked("arrivals=[bernoulli,bursty]", "burst=0.3", *SHORT)) == 2
+    assert len(check("arrivals=[bernoulli,bursty]", "burst=0.3", *SHORT)) == 2
 
 
 @pytree
@@ -111,7 +111,7 @@ DESCRIPTIONS = {
 
 @pytest.mark.parametrize("words", cases(DESCRIPTIONS, [*DESCRIPTIONS][1:2]), ids=" ".join)
 def test_results_name_the_source_and_the_settings_read(words, tables):
-    (ready,) = checked(*words, *SHORT)
+    (ready,) = check(*words, *SHORT)
     described = study.describe_source(ready)
     provenance = "paper" if described["source"] == "synthetic" else "own"
     assert (described.pop("stand_in"), described.pop("provenance")) == ("", provenance)
@@ -131,7 +131,7 @@ def test_unset_options_of_a_kind_are_not_listed():
 
 
 def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
-    config = composed("name=t", f"source._target_={__name__}.Mine", *SHORT)
+    config = compose_config("name=t", f"source._target_={__name__}.Mine", *SHORT)
     (ready,) = study_types.prepare_points(config, make)
     described = study.describe_source(ready)
     assert (
@@ -150,5 +150,5 @@ OURS = {
 
 @pytest.mark.parametrize("words", cases(OURS, [("service=[lost,late]",)]), ids=" ".join)
 def test_the_oracle_is_called_ours_where_the_papers_need_not_be_best(words):
-    (ready,) = checked(*words, *SHORT)
+    (ready,) = check(*words, *SHORT)
     assert oracle_is_heuristic(build_source(ready)) == OURS[words]

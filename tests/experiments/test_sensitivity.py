@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import xarray as xr
-from composing import REPOSITORY, called, composed
+from composing import REPOSITORY, compose_config, run_command
 
 from cqbjax.cli._instantiate import make
 from cqbjax.experiments import grid, sensitivity, study_types
@@ -19,12 +19,12 @@ PRESET = AcqbConstants(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
 SMALL = {"alpha_scale": [0.1, 0.5], "lambda0": [2], "c1": [1], "M": [3], "rho": [1.0]}
 
 
-def small(preset=PRESET, **changes):
+def list_small(preset=PRESET, **changes):
     return sensitivity.list_constants(preset, Sensitivity(**SMALL | changes).values(preset))
 
 
 def test_one_constant_at_a_time_and_the_grid():
-    settings = small()
+    settings = list_small()
     assert settings[0] == PRESET and len(set(settings)) == len(settings)
     grid = {(s.alpha_scale, s.c1) for s in settings if (s.lambda0, s.M) == (1.0, 1)}
     assert grid == {(a, c) for a in (0.1, 0.2, 0.5) for c in (0.25, 1.0)}
@@ -34,13 +34,13 @@ def test_one_constant_at_a_time_and_the_grid():
 
 
 def test_rho_varies_only_where_the_source_has_one():
-    with_rho = small(AcqbConstants(0.2, 1.0, 0.25, 5.0, 1))
+    with_rho = list_small(AcqbConstants(0.2, 1.0, 0.25, 5.0, 1))
     assert {s.rho for s in with_rho} == {1.0, 5.0}
-    assert len(with_rho) == len(small()) + 1
+    assert len(with_rho) == len(list_small()) + 1
 
 
 def test_an_empty_list_leaves_a_constant_alone():
-    assert all(s.M == 1 and s.lambda0 == 1.0 for s in small(M=[], lambda0=[]))
+    assert all(s.M == 1 and s.lambda0 == 1.0 for s in list_small(M=[], lambda0=[]))
 
 
 def test_the_preset_takes_the_papers_samples_where_it_names_none():
@@ -67,7 +67,7 @@ def test_wrong_values_are_refused_in_a_sentence(wrong, message):
     assert str(caught.value) == message
 
 
-def planted(settings, gaps, seeds=6, preset=PRESET):
+def plant(settings, gaps, seeds=6, preset=PRESET):
     """Return results in which a setting's Q - Q* is its planted gap plus a noise of the seed."""
     noise = 3.0 * np.random.default_rng(0).normal(size=(1, 1, seeds, 1))
     queue = np.asarray(gaps, float)[:, None, None, None] + noise + np.zeros((1, 1, 1, 4))
@@ -85,10 +85,10 @@ def planted(settings, gaps, seeds=6, preset=PRESET):
 
 
 def test_differences_from_the_preset_are_paired_by_seed():
-    settings = small()
+    settings = list_small()
     gaps = 5.0 + np.arange(len(settings))
     gaps[3] = 4.0
-    made = sensitivity.tabulate_settings(sensitivity.summarise_settings(planted(settings, gaps)))
+    made = sensitivity.tabulate_settings(sensitivity.summarise_settings(plant(settings, gaps)))
     assert "rho" not in made.columns
     assert made.row(0, named=True)["preset"] is False and made["preset"].sum() == 1
     best = made.row(0, named=True)
@@ -102,19 +102,19 @@ def test_differences_from_the_preset_are_paired_by_seed():
 
 def test_another_rho_is_no_rival():
     preset = AcqbConstants(0.2, 1.0, 0.25, 5.0, 1)
-    settings = small(preset)
+    settings = list_small(preset)
     same = [s for s in settings if s.rho == 5.0]
     other = [s for s in settings if s.rho == 1.0]
-    rows = sensitivity.summarise_settings(planted(same, 5.0 + np.arange(len(same)), preset=preset))
-    rows += sensitivity.summarise_settings(planted(other, [0.5], preset=preset))
+    rows = sensitivity.summarise_settings(plant(same, 5.0 + np.arange(len(same)), preset=preset))
+    rows += sensitivity.summarise_settings(plant(other, [0.5], preset=preset))
     made = sensitivity.tabulate_settings([row | {"stand_in": "a slice"} for row in rows])
     assert "Data: a slice" in sensitivity_figures.draw_sensitivity(made, "Planted").get_suptitle()
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
 
 
 def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
-    settings = small()
-    rows = sensitivity.summarise_settings(planted(settings, 5.0 + np.arange(len(settings))))
+    settings = list_small()
+    rows = sensitivity.summarise_settings(plant(settings, 5.0 + np.arange(len(settings))))
     figure = sensitivity_figures.draw_sensitivity(sensitivity.tabulate_settings(rows), "Planted")
     *panels, grid = figure.axes
     assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
@@ -136,7 +136,7 @@ def planted_noise():
 
 @pytest.mark.slow
 def test_a_rho_is_a_point_and_varies_nothing_else():
-    config = composed(
+    config = compose_config(
         "kind=sensitivity", "+source.rho=2.0", "source._target_=cqbjax.sources.Synthetic",
         "kind.rho=[1.0]", "kind.M=[3]", "kind.c1=[]", "kind.lambda0=[]", "kind.alpha_scale=[]",
     )  # fmt: skip
@@ -167,10 +167,10 @@ def test_one_command_writes_table_and_figure(tmp_path):
         "arrival_rate=0.4", "kind.c1=[]", "kind.lambda0=[]", "kind.M=[]",
         f"results_dir={tmp_path}",
     )  # fmt: skip
-    reckoned = called("run", *words, "kind.alpha_scale=[0.6]", "dry_run=true")
+    reckoned = run_command("run", *words, "kind.alpha_scale=[0.6]", "dry_run=true")
     assert "1 points, 0 of them stored; 2 groups" in reckoned.stdout
     assert not list(tmp_path.rglob("*"))
-    done = called("run", *words, "kind.alpha_scale=[0.6]")
+    done = run_command("run", *words, "kind.alpha_scale=[0.6]")
     assert done.returncode == 0, done.stderr
     made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
@@ -181,7 +181,7 @@ def test_one_command_writes_table_and_figure(tmp_path):
     folder = tmp_path / "data" / "sensitivity_synthetic"
     (first,) = folder.glob("*.nc")
     written = first.stat().st_mtime_ns
-    wider = called("run", *words, "kind.alpha_scale=[0.6,0.9]")
+    wider = run_command("run", *words, "kind.alpha_scale=[0.6,0.9]")
     assert wider.returncode == 0, wider.stderr
     (second,) = set(folder.glob("*.nc")) - {first}
     assert first.stat().st_mtime_ns == written

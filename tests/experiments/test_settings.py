@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from composing import EXPERIMENTS, composed
+from composing import EXPERIMENTS, compose_config
 from hydra.errors import HydraException
 from hypothesis import Phase, given
 from hypothesis import settings as settings_of
@@ -27,7 +27,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_wrong_value_is_refused_by_its_key(key):
-    config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
+    config = compose_config(
+        f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9"
+    )
     with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as refusal:
         study_types.prepare_points(config, make)
     assert "\n" not in str(refusal.value)
@@ -36,13 +38,13 @@ def test_a_wrong_value_is_refused_by_its_key(key):
 @pytest.mark.parametrize("key", ["K", "slackness", "parameters", "alpha_scale"])
 def test_an_empty_grid_is_refused(key):
     with pytest.raises(ValueError, match=rf"^{key}=\[\] must be a value or a list"):
-        grid.compose(composed(f"{key}=[]"))
+        grid.compose(compose_config(f"{key}=[]"))
 
 
 @pytest.mark.slow
 def test_every_key_of_a_study_passes_as_it_is_shipped():
     for name in EXPERIMENTS:
-        assert grid.compose(composed(f"experiment={name}"))
+        assert grid.compose(compose_config(f"experiment={name}"))
 
 
 OF_KINDS = [
@@ -64,7 +66,7 @@ OF_KINDS = [
 )
 def test_a_wrong_word_of_a_kind_of_study_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
-        study_types.prepare_points(composed(*words, "horizon=40"), make)
+        study_types.prepare_points(compose_config(*words, "horizon=40"), make)
 
 
 def test_no_exploration_length_is_refused():
@@ -90,7 +92,7 @@ def test_a_key_that_the_source_does_not_read_is_refused():
 
 
 def test_no_point_runs_before_all_are_checked():
-    config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
+    config = compose_config("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
         study_types.prepare_points(config, make)
     ready = study_types.prepare_points(config.with_values({"K": [1, 2]}), make)
@@ -119,7 +121,7 @@ KEYS = (
 @functools.cache
 def plain():
     """A small study, as it was written."""
-    return composed(
+    return compose_config(
         "num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]"
     ).template.load_plain()
 

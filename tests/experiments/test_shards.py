@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import xarray as xr
-from composing import REPOSITORY, called, composed, refused
+from composing import REPOSITORY, compose_config, refusal_of, run_command
 from fabricated import fabricate
 from rich.console import Console
 
@@ -31,7 +31,7 @@ KILLS = int(os.environ.get("CQBJAX_KILLS", "1"))  # ten, for an hour nobody wait
 def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
     ready = []
     for rate in rates:
-        config = composed(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
+        config = compose_config(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
         ready += study_types.prepare_points(config, make, {"arrival_rate": rate})
     return ready
 
@@ -201,15 +201,15 @@ def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating)
     run(ready_of(), folder)
     (old,) = folder.glob("*.nc")
     run(ready_of("horizon=12", "shard_runs=2"), folder)
-    done = called("stored", folder, "--drop", "outdated")
+    done = run_command("stored", folder, "--drop", "outdated")
     assert old.exists() and "3 points in 1 files; newer runs have replaced all of 0" in done.stdout
     assert "newest    K=1: random; rate 0.4; seeds 0 to 1" in done.stdout
     run(ready_of("record_every=2"), folder)
-    message = called("stored", folder).stdout
+    message = run_command("stored", folder).stdout
     assert message.count("outdated  K=1: random; rate 0.3") == 1 and old.exists()
-    assert f"dropped {old}" in called("stored", folder, "--drop", "outdated").stdout
+    assert f"dropped {old}" in run_command("stored", folder, "--drop", "outdated").stdout
     assert not old.exists() and len(results.load_points(folder)) == 1
-    assert "nothing is stored in" in called("stored", tmp_path / "none").stderr
+    assert "nothing is stored in" in run_command("stored", tmp_path / "none").stderr
 
 
 @pytest.mark.slow
@@ -287,7 +287,7 @@ def test_a_clock_that_was_set_back_makes_no_result_older(tmp_path, fabricating, 
     (old,) = tmp_path.glob("*.nc")
     run(ready_of("record_every=2", rates=(0.3,)), tmp_path)
     keys = {key for _, key in ResultIndex(tmp_path).newest()}
-    assert f"dropped {old}" in called("stored", tmp_path, "--drop", "outdated").stdout
+    assert f"dropped {old}" in run_command("stored", tmp_path, "--drop", "outdated").stdout
     assert keys == {key for _, key in ResultIndex(tmp_path).newest()}
 
 
@@ -340,13 +340,13 @@ def test_a_full_disk_is_reported_and_loses_nothing(tmp_path, fabricating, monkey
 @pytest.mark.slow
 def test_an_unwritable_folder_is_reported_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
-    message = refused([f"results_dir={tmp_path}/file", *WORDS])
+    message = refusal_of([f"results_dir={tmp_path}/file", *WORDS])
     assert "results_dir: " in message and "cannot be written (Not a directory)" in message
     for name in ("tables", "figures"):
         folder = tmp_path / f"no_{name}"
         folder.mkdir()
         (folder / name).write_text("")
-        message = refused([f"results_dir={folder}", *WORDS])
+        message = refusal_of([f"results_dir={folder}", *WORDS])
         assert message.startswith(f"error: results_dir: {folder / name} cannot be written")
         assert not list(folder.rglob("*.nc"))
 
@@ -370,7 +370,7 @@ def test_unrequested_rounds_are_not_held_in_memory(tmp_path, fabricating):
 
 @pytest.mark.slow
 def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
-    config = [composed(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
+    config = [compose_config(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
     ready = [
         one for c, each in enumerate(config)
         for one in study_types.prepare_points(each, make, {"c1": c, "kappa": c * c})
@@ -405,7 +405,7 @@ def test_a_sweep_killed_at_random_moments_ends_with_the_values_of_one_that_was_n
         time.sleep(draw.uniform(0.3, 1.0) * lasted)
         again.send_signal(signal.SIGKILL)
         again.wait()
-    last = called("run", *words, f"results_dir={tmp_path / 'killed'}")
+    last = run_command("run", *words, f"results_dir={tmp_path / 'killed'}")
     assert last.returncode == 0, last.stderr
     killed, never = (results.load(tmp_path / name / "data") for name in ("killed", "whole"))
     xr.testing.assert_identical(killed.drop_vars(TIMES), never.drop_vars(TIMES))

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import scipy.stats
 import yaml
-from composing import composed
+from composing import compose_config
 from fabricated import fabricate
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -146,7 +146,7 @@ def test_titles_stay_within_their_panels():
 @pytest.mark.slow
 def test_the_report_draws_them_again_from_what_is_stored(tmp_path):
     words = "experiment=synthetic", f"horizon={HORIZON}", "K=1", f"results_dir={tmp_path}"
-    config = composed(*words)
+    config = compose_config(*words)
     text = yaml.safe_dump(configs.to_plain(config))
     made = point(experiment="felt", parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": "felt"}

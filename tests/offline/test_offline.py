@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from composing import composed
+from composing import compose_config
 
 import cqbjax
 from cqbjax import PerSeed
@@ -600,7 +600,7 @@ def test_an_experiment_on_generated_files_is_labelled_everywhere(tmp_path):
     configs.register_resolvers()
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
     small = f"{{_target_: {target}, hidden: 32, outputs: 16, iota_pos: 0.2, iota_neg: 0}}"
-    config = composed(
+    config = compose_config(
         f"experiment={name}", "policy=[optimal,acqb_cl,knn,zero_priority,random]", "num_seeds=2",
         f"policy.acqb_cl.head={small}", "horizon=20", f"data_dir={tmp_path}",
         f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'fits'}",

@@ -23,7 +23,7 @@ SHORT, LONG = int(0.999 * UNIFORM**-2), int(1.001 * UNIFORM**-2) + 1
 
 
 @functools.partial(jax.jit, static_argnames="windowed", compiler_options=FAST_COMPILE_OPTIONS)
-def decided(policy, arrived, t, windowed):
+def decide(policy, arrived, t, windowed):
     """Return whether a round explores, which of two queries is served, and with which servers."""
     problem = Problem(5, 2, 2, 3, LONG if windowed else SHORT, "disjoint", True)
     numbers = ([0, 1, 2], [4, 8, 0], [0, 0, 0])
@@ -42,7 +42,7 @@ def explores(monkeypatch):
     monkeypatch.setattr(Acqb, "optimistic", lambda self, draws, state, seen: jnp.asarray(best))
 
     def made(policy, arrived=True, t=ROUND, windowed=False):
-        decision = decided(as_arrays(policy), np.bool_(arrived), np.int32(t), windowed)
+        decision = decide(as_arrays(policy), np.bool_(arrived), np.int32(t), windowed)
         explored, slot, servers = map(np.asarray, decision)
         assert (int(slot), servers.tolist()) == ((1, [1, 3]) if explored else (0, [3, 4]))
         return bool(explored)

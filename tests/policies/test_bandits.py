@@ -82,13 +82,13 @@ def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(mon
 
 @pytest.mark.slow
 def test_a_sample_is_a_beta_draw_of_what_was_accepted_and_what_was_not():
-    def both(key):
+    def sample_both(key):
         state = LlmCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
         at = rng.stream_key(key, rng.Stream.BETA)
         own = jax.random.beta(at, jnp.asarray(ACCEPTED + 1), jnp.asarray(PLAYED - ACCEPTED + 1))
         return QueueingBandit(index="thompson").sample(key, state), own
 
-    ours, theirs = jax.jit(both, compiler_options=FAST_COMPILE_OPTIONS)(rng.run_key(3))
+    ours, theirs = jax.jit(sample_both, compiler_options=FAST_COMPILE_OPTIONS)(rng.run_key(3))
     np.testing.assert_array_equal(ours, theirs)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import hydra
 import jax.numpy as jnp
 import pytest
-from composing import composed
+from composing import compose_config
 from numpy.testing import assert_array_equal
 
 import cqbjax
@@ -142,7 +142,7 @@ def test_a_label_is_a_base_a_retry_rule_and_a_schedule(label):
 
 
 def policies_of(*words):
-    (point,) = compose(composed(*words, "num_seeds=2"))
+    (point,) = compose(compose_config(*words, "num_seeds=2"))
     return point.config.policy
 
 
@@ -150,7 +150,7 @@ def test_a_files_constants_for_policies_that_are_not_chosen_are_left_out():
     words = ["arena=slice", "policy=[acqb, acqb_fallback, random]"]
     with initialize_hydra():  # a single run, as Hydra composes it
         single = from_omegaconf(hydra.compose("config", words))
-    for chosen in (composed(*words).policy, single.policy):
+    for chosen in (compose_config(*words).policy, single.policy):
         assert chosen.keys() == {"acqb", "acqb_fallback", "random"}
         assert (chosen.acqb.c1, chosen.acqb_fallback.c1) == (0.25, 0.05)
 

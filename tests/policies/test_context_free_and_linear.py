@@ -21,7 +21,7 @@ FEATURES = DRAW.normal(size=(6, SERVERS, DIM))
 KEY = rng.round_key(rng.run_key(3), 7)
 
 
-def observed(parameters="disjoint", size=1, shown=None):
+def observe(parameters="disjoint", size=1, shown=None):
     """Three slots: the oldest query is in the last one, of row 4."""
     problem = Problem(SERVERS, size, DIM, 6, 9, parameters, True)
     numbers = ([3, 1, 4], [5, 0, 2], [0, 0, 1])
@@ -31,7 +31,7 @@ def observed(parameters="disjoint", size=1, shown=None):
     return Observation(problem, jnp.int32(7), queue, table[queue.row], false, none, queue.row, None)
 
 
-def feedback(servers, choice, valid=True):
+def make_feedback(servers, choice, valid=True):
     action = Action(jnp.int32(2), jnp.asarray(servers, jnp.int32), jnp.bool_(False))
     return action, Feedback(jnp.int32(choice), jnp.bool_(valid))
 
@@ -45,7 +45,7 @@ FEEDBACK = {
 @pytest.mark.parametrize("parameters", ["disjoint", "shared"])
 @pytest.mark.parametrize("size", cases([1, 2], [1]))
 def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
-    seen = observed(parameters, size)
+    seen = observe(parameters, size)
     policy = LinearBandit(alpha=0.7, lambda0=2.0)
     blocks = seen.problem.num_blocks
     state = policy.init(seen.problem, jnp.zeros(seen.problem.contexts_shape))
@@ -53,8 +53,8 @@ def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
     x_of = [CONTEXTS[4]] * SERVERS if parameters == "disjoint" else FEATURES[4]
     for servers, choice in FEEDBACK[size]:
         # What is not heard teaches nothing.
-        state = policy.update(state, seen, *feedback(servers, 0, valid=False))
-        state = policy.update(state, seen, *feedback(servers, choice))
+        state = policy.update(state, seen, *make_feedback(servers, 0, valid=False))
+        state = policy.update(state, seen, *make_feedback(servers, choice))
         for place, server in enumerate(servers):
             block = server if parameters == "disjoint" else 0
             gram[block] += np.outer(x_of[server], x_of[server])
@@ -79,7 +79,7 @@ def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
 @pytest.mark.slow
 def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
     """The server of the highest draw is as often the one as normal draws say."""
-    seen, policy = observed(), LinearBandit(index="thompson", alpha=1.0)
+    seen, policy = observe(), LinearBandit(index="thompson", alpha=1.0)
     state = policy.init(seen.problem, None)._replace(target=jnp.asarray(DRAW.normal(size=(4, 3))))
     keys = jax.vmap(rng.run_key)(np.arange(4000))
     picks = jax.vmap(lambda key: policy.select(key, state, seen))(keys).servers[:, 0]
@@ -97,18 +97,18 @@ COUNTS = LlmCounts(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6
 
 def test_the_llm_that_satisfied_most_stays():
     policy = LlmRanking(tries=10.0)
-    action = policy.select(KEY, COUNTS, observed())
+    action = policy.select(KEY, COUNTS, observe())
     assert (int(action.slot), action.servers.tolist(), bool(action.explored)) == (2, [1], False)
     # The order is for good: nothing is counted any more.
-    after = policy.update(COUNTS, observed(), *feedback([1], 1))
+    after = policy.update(COUNTS, observe(), *make_feedback([1], 1))
     assert after.offered.tolist() == COUNTS.offered.tolist()
     trying = LlmRanking(tries=11.0)
     # In round 6 it is the turn of server 6 mod 4.
-    action = trying.select(KEY, COUNTS, observed()._replace(round=jnp.int32(6)))
+    action = trying.select(KEY, COUNTS, observe()._replace(round=jnp.int32(6)))
     assert (bool(action.explored), action.servers.tolist()) == (True, [2])
-    after = trying.update(COUNTS, observed(), *feedback([3], 0, valid=False))
+    after = trying.update(COUNTS, observe(), *make_feedback([3], 0, valid=False))
     assert after.offered[3] == 10 and after.accepted[3] == 6
-    after = trying.update(COUNTS, observed(), *feedback([3], 0))
+    after = trying.update(COUNTS, observe(), *make_feedback([3], 0))
     assert after.offered[3] == 11 and after.accepted[3] == 7
 
 
@@ -121,7 +121,7 @@ def test_ucb_by_llm_adds_standard_deviations_to_the_mean_of_its_posterior(width)
         posterior = stats.beta(1 + accepted, 1 + shown - accepted)
         index = posterior.mean() + width * posterior.std()
         counts = LlmCounts(jnp.asarray(shown), jnp.asarray(accepted), None)
-        action = policy.select(KEY, counts, observed(size=2))
+        action = policy.select(KEY, counts, observe(size=2))
         assert (int(action.slot), bool(action.explored)) == (2, False)
         assert sorted(index[action.servers]) == pytest.approx(np.sort(index)[-2:], rel=1e-6)
 
@@ -130,22 +130,22 @@ def test_a_query_that_comes_back_gets_the_next_llm():
     shown = jnp.zeros((3, SERVERS), jnp.int32).at[2, 1].set(1)
     policy = LlmRanking(retry="fallback")
     assert policy.needs.offer_counts
-    assert policy.select(KEY, COUNTS, observed(shown=shown)).servers.tolist() == [3]
+    assert policy.select(KEY, COUNTS, observe(shown=shown)).servers.tolist() == [3]
 
 
 def test_a_cache_asks_first_who_satisfied_the_prompt():
-    policy, seen = LlmRanking(retry="cache"), observed(shown=jnp.zeros((3, SERVERS), jnp.int32))
+    policy, seen = LlmRanking(retry="cache"), observe(shown=jnp.zeros((3, SERVERS), jnp.int32))
     state = policy.init(seen.problem, jnp.zeros((6, DIM)))._replace(
         offered=COUNTS.offered, accepted=COUNTS.accepted
     )
     assert policy.select(KEY, state, seen).servers.tolist() == [1]
-    state = policy.update(state, seen, *feedback([2], 0))
+    state = policy.update(state, seen, *make_feedback([2], 0))
     assert policy.select(KEY, state, seen).servers.tolist() == [2]
 
 
 @pytest.mark.slow
 def test_thompson_by_llm_draws_from_its_posteriors():
-    policy, seen = LlmRanking(index="thompson"), observed()
+    policy, seen = LlmRanking(index="thompson"), observe()
     keys = jax.vmap(rng.run_key)(np.arange(4000))
     picks = jax.vmap(lambda key: policy.select(key, COUNTS, seen))(keys).servers[:, 0]
     accepted, shown = np.asarray(COUNTS.accepted), np.asarray(COUNTS.offered)
@@ -164,4 +164,4 @@ def test_thompson_by_llm_draws_from_its_posteriors():
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(policy, message):
     with pytest.raises(ValueError, match=message):
-        policy.check(observed().problem)
+        policy.check(observe().problem)

@@ -49,7 +49,7 @@ def test_where_all_k_are_shown_nothing_changes(name):
     assert float(swept.departures.max()) > 50
 
 
-def observed(size=2):
+def observe(size=2):
     """Two queries wait; the second one's best server has the largest utility."""
     problem = Problem(5, size, 2, 3, 9, "disjoint", True)
     numbers = ([0, 1, 2], [4, 5, 0], [0, 0, 0])
@@ -64,7 +64,7 @@ def test_one_server_is_shown_and_all_where_it_explores(monkeypatch):
     # The query of the two best answers is not the one of the best answer.
     optimistic = jnp.asarray([[3.0, 2.9, 0, 0, 0], [-1, -1, 3.1, -9, -2], [0] * 5])
     monkeypatch.setattr(Acqb, "optimistic", lambda self, draws, state, seen: optimistic)
-    seen, key = observed(), rng.round_key(rng.run_key(1), 6)
+    seen, key = observe(), rng.round_key(rng.run_key(1), 6)
     state = SimpleNamespace(belief=None, turn=jnp.int32(5), tally=None)
     exploits, explores = Acqb(c1=0.0, exploit_size=1), Acqb(c1=1e9, exploit_size=1)
     made = exploits.select(key, state, seen)
@@ -116,7 +116,7 @@ def test_of_several_places_traffic_and_price_are_of_who_was_shown():
     ("size", "fine"), [(0, False), (1, True), (2, True), (3, False), (1.0, False)]
 )
 def test_exploit_size_is_a_number_up_to_k(size, fine):
-    policy, problem = Acqb(exploit_size=size), observed().problem
+    policy, problem = Acqb(exploit_size=size), observe().problem
     if fine:
         policy.check(problem)
     else:

@@ -28,14 +28,14 @@ QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 SCORES = np.random.default_rng(4).permutation(40).reshape(8, 5) / 10.0
 
 
-def hopeless(prompts=8, servers=5):
+def make_hopeless(prompts=8, servers=5):
     """Nobody is ever satisfied, so that queries come back for ever."""
     return scenarios.routing(np.full((prompts, servers), -30.0))
 
 
 def attempts(policy, size=1, horizon=60, rate=0.1, seed=0, source=None):
     """Return what was shown at each attempt of the query that arrived first, and its row."""
-    source = source or hopeless()
+    source = source or make_hopeless()
     problem = source.problem(size, horizon)
     played = scenarios.first(scenarios.play(policy, source, rate, problem, horizon, seed))
     seen = played.decision
@@ -167,10 +167,10 @@ def test_a_prompt_is_recalled_whoever_asks_it():
 
 def test_only_outcomes_against_nobody_are_tallied():
     """K = 2: a round in which the other server was chosen tells nothing of this one."""
-    tally = retries.init_tally("recall", hopeless().problem(2, 4), jnp.zeros((8, 2)))
+    tally = retries.init_tally("recall", make_hopeless().problem(2, 4), jnp.zeros((8, 2)))
     queue = Queue(*(jnp.full(1, value, jnp.int32) for value in (3, 1, 0)))
     observation = Observation(
-        hopeless().problem(2, 4), jnp.int32(1), queue, jnp.zeros((1, 2)), jnp.bool_(False),
+        make_hopeless().problem(2, 4), jnp.int32(1), queue, jnp.zeros((1, 2)), jnp.bool_(False),
         jnp.int32(0), jnp.zeros(1, jnp.int32), None,
     )  # fmt: skip
     action = Action(jnp.int32(0), jnp.asarray([1, 4], jnp.int32), jnp.bool_(False))
@@ -222,12 +222,12 @@ def test_a_cache_asks_first_who_answered_the_prompt_and_then_falls_back():
 
 
 @functools.partial(jax.jit, static_argnames="size")
-def picked(utilities, shown, size):
+def pick_both(utilities, shown, size):
     picks = retries.next_assortment(utilities, shown, size)
     return picks, retries.score_assortment(utilities, picks)
 
 
-def by_rule(utilities, shown, size):
+def pick_by_rule(utilities, shown, size):
     picks = sorted(range(len(shown)), key=lambda j: (shown[j], -utilities[j]))[:size]
     return picks, np.log(np.sum(np.exp(np.asarray(utilities, float)[picks])))
 
@@ -235,9 +235,9 @@ def by_rule(utilities, shown, size):
 def test_many_queries_each_get_their_own_picks():
     draw = np.random.default_rng(3)
     utilities, shown = draw.normal(size=(2, 3, 4)), draw.integers(3, size=(2, 3, 4))
-    picks, score = picked(jnp.asarray(utilities), jnp.asarray(shown), 2)
+    picks, score = pick_both(jnp.asarray(utilities), jnp.asarray(shown), 2)
     for at in np.ndindex(2, 3):
-        wanted, total = by_rule(utilities[at], shown[at], 2)
+        wanted, total = pick_by_rule(utilities[at], shown[at], 2)
         assert [int(pick[at]) for pick in picks] == wanted
         assert float(score[at]) == pytest.approx(total, rel=1e-5, abs=1e-5)
 
@@ -251,8 +251,8 @@ def test_next_picks_are_the_least_shown_and_then_the_best(data):
     size = data.draw(st.integers(1, min(4, servers)))
     utilities = data.draw(st.permutations(range(servers)))
     shown = data.draw(st.lists(st.integers(0, 3), min_size=servers, max_size=servers))
-    picks, score = picked(jnp.asarray(utilities, float), jnp.asarray(shown), size)
-    wanted, total = by_rule(utilities, shown, size)
+    picks, score = pick_both(jnp.asarray(utilities, float), jnp.asarray(shown), size)
+    wanted, total = pick_by_rule(utilities, shown, size)
     assert [int(pick) for pick in picks] == wanted
     assert float(score) == pytest.approx(total, rel=1e-5, abs=1e-5)
 
@@ -279,24 +279,24 @@ def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
 
 @pytest.mark.slow
 def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
-    source = hopeless()
+    source = make_hopeless()
     problem = source.problem(1, 8)
     instance = jax.tree.map(
         lambda leaf: leaf[0], scenarios.draw_instances(source, 0.5, problem, [0])
     )
 
-    def shown(policy):
+    def offers_at_start(policy):
         return simulate.start(as_arrays(policy), problem, instance, 4).queue.offer_counts
 
-    assert shown(RouterPolicy(scores=SCORES)) is None and shown(Acqb()) is None
-    assert shown(RandomRouting()) is None
+    assert offers_at_start(RouterPolicy(scores=SCORES)) is None and offers_at_start(Acqb()) is None
+    assert offers_at_start(RandomRouting()) is None
     within = ReplacedContexts(contexts=np.zeros((8, 3)))
     for policy in (
         RouterPolicy(scores=SCORES, retry="posterior"),
         RandomRouting(retry="fallback"),
         ContextWrapper(policy=Acqb(retry="fallback"), view=within),
     ):
-        assert shown(policy).shape == (4, 5)
+        assert offers_at_start(policy).shape == (4, 5)
 
 
 @pytest.mark.parametrize(
@@ -310,4 +310,4 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
 )
 def test_bad_settings_are_refused_in_a_sentence(policy, message):
     with pytest.raises(ValueError, match=message):
-        policy.check(hopeless().problem(1, 8))
+        policy.check(make_hopeless().problem(1, 8))

@@ -115,7 +115,7 @@ def test_second_derivatives_are_cached_up_to_a_number():
     assert dims == [1, 0]
 
 
-def observed(features):
+def observe(features):
     row = jnp.asarray([2, 0], jnp.int32)
     none = jnp.int32(0)
     return Observation(PROBLEM, none, Queue(row, row, row), features, none, none, row, None)
@@ -125,7 +125,7 @@ def observed(features):
 def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
     table = np.random.default_rng(0).normal(size=(5, 4))
     own = np.arange(15.0).reshape(5, 3)
-    seen = observed(jnp.asarray(table[[2, 0]]))
+    seen = observe(jnp.asarray(table[[2, 0]]))
     for view, dim, shown in (
         (ReplacedContexts(contexts=own), 3, own),
         (
@@ -187,7 +187,7 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
     monkeypatch.setattr(kind, "init", lambda self, problem, contexts: (problem, contexts))
     within = ContextWrapper(policy=mine, view=view)
     problem, contexts = within.init(PROBLEM, table)
-    seen = observed(jnp.ones((2, 4)))
+    seen = observe(jnp.ones((2, 4)))
     within.select(None, None, seen)
     within.update(None, seen, None, None)
     assert contexts.shape == (5, 5) and problem.dim == 5 and problem.policy_contexts

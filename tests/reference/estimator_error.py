@@ -159,7 +159,7 @@ def design(run: Run, until: int, block: int, lambda0: float) -> tuple[np.ndarray
     return lambda0 * np.eye(run.problem.dim) + rows.T @ rows, len(rows)
 
 
-def exact(run: Run, until: int, free: list[int], lambda0: float) -> np.ndarray:
+def minimise_exactly(run: Run, until: int, free: list[int], lambda0: float) -> np.ndarray:
     """Minimise the objective of the first `until` rounds over the free blocks, the others held.
 
     Returns:
@@ -194,9 +194,11 @@ def measure(run: Run, rounds: np.ndarray, lambda0: float = 1.0) -> list[Distance
     for t in rounds[run.valid[rounds - 1]].tolist():
         shared = run.problem.parameters == "shared"
         free = [0] if shared else sorted(run.servers[t - 1].tolist())
-        best = exact(run, t, free, lambda0)
+        best = minimise_exactly(run, t, free, lambda0)
         coupled = not shared and len(free) > 1 and run.theta[0].size <= MOST_JOINT
-        joint = exact(run, t, list(range(len(run.theta[0]))), lambda0) if coupled else None
+        joint = (
+            minimise_exactly(run, t, list(range(len(run.theta[0]))), lambda0) if coupled else None
+        )
         for solution, block in zip(best, free, strict=True):
             matrix, count = design(run, t, block, lambda0)
             delta = run.theta[t - 1, block] - solution
@@ -214,7 +216,7 @@ def radius(problem: Problem, count: int, lambda0: float) -> float:
     return float(gaussian.radius(problem, jnp.asarray(count, float), 1.0, lambda0, 1.0))
 
 
-def sampled(horizon: int, dense: int, every: int) -> np.ndarray:
+def sample_rounds(horizon: int, dense: int, every: int) -> np.ndarray:
     """Return the rounds to look at: all of the first `dense`, then one in `every`."""
     rounds = np.arange(1, horizon + 1)
     return rounds[(rounds <= dense) | (rounds % every == 0)]
@@ -282,20 +284,20 @@ def cases(folder: pathlib.Path) -> dict[str, Case]:
             source = datasets.dataset_source(dataset, folder)
             case = Case(source.queries, k, rate, 2000, every=50, scale=0.3)
             named[name] = case
-            named[f"{name}, intercept"] = case._replace(shown=_with_intercept)
+            named[f"{name}, intercept"] = case._replace(shown=_add_intercept)
             named[f"{name}, head"] = case._replace(
-                shown=functools.partial(_through_head, source, dataset)
+                shown=functools.partial(_apply_head, source, dataset)
             )
     return named
 
 
-def _with_intercept(policy: Acqb, seed: int) -> Judged:
+def _add_intercept(policy: Acqb, seed: int) -> Judged:
     """Show a policy its contexts with a constant coordinate."""
     del seed
     return ContextWrapper(policy=policy, view=Intercept())
 
 
-def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, seed: int) -> Judged:
+def _apply_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, seed: int) -> Judged:
     """Show a policy what the head of a seed makes of its contexts, trained or kept."""
     learnt = {"acqb_cl": ProjectedPolicy(policy, HEADS[dataset])}
     ready = train_policies(learnt, source, [seed], fits.cache_folder(None), None)["acqb_cl"]
@@ -317,7 +319,7 @@ def distances_of(case: Case, seed: int) -> list[Distance]:
         case.source, case.size, case.rate, case.horizon, seed,
         case.shown(policy, seed) if case.shown else policy,
     )  # fmt: skip
-    return measure(run, sampled(case.horizon, DENSE, case.every))
+    return measure(run, sample_rounds(case.horizon, DENSE, case.every))
 
 
 def table(named: Mapping[str, Case]) -> pl.DataFrame:

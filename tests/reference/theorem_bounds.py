@@ -19,7 +19,7 @@ def bad_rounds(of: Constants, t: float) -> float:
     """Return tau(t) of the appendix: the least u with u >= tau~(M~(u)), which falls with u."""
     (alpha, beta), log, c1, rate = radii(of, t), math.log(t), of.c1, of.arrival_rate
 
-    def required(u: float) -> float:
+    def required_round(u: float) -> float:
         margin = of.slackness - 2 * min(1.0, c1 / math.sqrt(u + 1))
         if margin <= 0:
             return math.inf
@@ -29,15 +29,15 @@ def bad_rounds(of: Constants, t: float) -> float:
         linear = max(2 * rounds / rate, 16 * log / rate)
         return max(linear, (2 * rounds / (c1 * rate)) ** 2, (16 * log / (c1 * rate)) ** 2)
 
-    return _least(lambda u: u >= required(u), 1.0)
+    return _least_number(lambda u: u >= required_round(u), 1.0)
 
 
 def first_round(of: Constants) -> float:
     """Return the least t from which Theorem 5 holds: t >= 4 tau(t) / epsilon."""
-    return _least(lambda t: t >= 4 * bad_rounds(of, t) / of.slackness, 2.0)
+    return _least_number(lambda t: t >= 4 * bad_rounds(of, t) / of.slackness, 2.0)
 
 
-def earliest(of: Constants) -> tuple[float, float]:
+def earliest_round(of: Constants) -> tuple[float, float]:
     """Return the c1 with which Theorem 5 holds earliest, and the round from which it does.
 
     A larger c1 explores more and so needs fewer rounds, until eta(tau) itself must fall. A ternary
@@ -56,7 +56,7 @@ def earliest(of: Constants) -> tuple[float, float]:
 
 def first_below_rounds(of: Constants) -> float:
     """Return the least t from which Theorem 6's bound is below t, which regret never exceeds."""
-    return _least(lambda t: regret_bound(of, t) < t, 2.0)
+    return _least_number(lambda t: regret_bound(of, t) < t, 2.0)
 
 
 def nu(of: Constants, at: float) -> float:
@@ -81,7 +81,7 @@ def first_small_loss(of: Constants) -> float:
 
     Its bound falls with l once exploration covers every direction, about as log(l)^2 / sqrt(l).
     """
-    return _least(lambda at: squared_loss(of, at, at) < 1, 2.0)
+    return _least_number(lambda at: squared_loss(of, at, at) < 1, 2.0)
 
 
 def rounds_to_forget(slackness: float) -> float:
@@ -109,7 +109,7 @@ def rounds_beyond(slackness: float) -> float:
     return 32 / slackness**2 * math.log(19 / slackness**2)
 
 
-def _least(enough: Callable[[float], bool], start: float) -> float:
+def _least_number(enough: Callable[[float], bool], start: float) -> float:
     """Return the least number from `start` with `enough`, by bisection; all above it have it."""
     low, high = math.log(start), math.log(FARTHEST)
     while high - low > 1e-9:

@@ -5,8 +5,8 @@ import re
 import polars as pl
 import pytest
 import yaml
-from absent import absent
-from composing import REPOSITORY, composed
+from absent import skip_or_fail
+from composing import REPOSITORY, compose_config
 from fabricated import fabricate
 from sklearn.metrics import cohen_kappa_score
 
@@ -33,11 +33,11 @@ def study(name="synthetic", seeds=40, change=None, labels=LABELS, **attributes):
     )
 
 
-def judged(claim, tables=REPOSITORY, **studies):
+def judge_claim(claim, tables=REPOSITORY, **studies):
     return claims.judge(claim, studies, NOTHING, tables)
 
 
-def swapped(point):
+def swap(point):
     """Give ACQB the queues of RAND, and RAND those of ACQB."""
     names = {"acqb": "random", "random": "acqb"}
     labels = [names.get(label, label) for label in point.policy.values]
@@ -52,13 +52,13 @@ def test_every_claim_states_its_place_and_its_rule():
         assert {"quote", "section", "line", "data", "test", "refuted"} <= one.keys(), one["id"]
         assert ("rule" in one) != ("parts" in one), one["id"]
         assert "verdict" not in one  # computed, never written down
-        for part in ruled(one):
+        for part in parts_with_rules(one):
             assert part["rule"] in (*RULES, "tabled", "value", "proven", "none"), one["id"]
             assert ("reason" in part) == (part["rule"] == "none"), one["id"]
             assert set(part.get("studies", ())) <= names, one["id"]
 
 
-def ruled(claim):
+def parts_with_rules(claim):
     """Return all of a claim that has a rule: itself, its parts, and what is seen beside it."""
     whole = [claim] if "rule" in claim else claim["parts"]
     return [*whole, claim["seen"]] if "seen" in claim else whole
@@ -67,7 +67,7 @@ def ruled(claim):
 def test_quotes_stand_at_their_lines_of_the_paper(shared_data):
     source = shared_data.parent / "paper" / "acqb.tex"
     if not source.is_file():
-        absent(f"no {source}: the quotes are compared with the paper's source")
+        skip_or_fail(f"no {source}: the quotes are compared with the paper's source")
     lines = source.read_text().splitlines()
     for one in claims.read():
         there = " ".join(lines[one["line"] - 1 : one["line"] + 6])
@@ -77,10 +77,10 @@ def test_quotes_stand_at_their_lines_of_the_paper(shared_data):
 
 
 def test_a_lead_that_every_interval_shows_holds_and_its_opposite_does_not():
-    held = judged(AHEAD, synthetic=study())
+    held = judge_claim(AHEAD, synthetic=study())
     assert (held.verdict, held.n) == (claims.HOLDS, 40)
     assert "ahead in 2 of 2 paired comparisons" in held.evidence
-    turned = judged(AHEAD, synthetic=study(change=swapped))
+    turned = judge_claim(AHEAD, synthetic=study(change=swap))
     assert turned.verdict == claims.FAILS and "behind in 2" in turned.evidence
     assert "RAND in gap (T = 200: +" in turned.evidence
 
@@ -91,7 +91,7 @@ def test_a_lead_that_one_interval_shows_holds_in_part():
         queues.loc[{"policy": "cqb_eps"}] = queues.sel(policy="acqb")
         return point.assign(queue_length=queues)
 
-    part = judged(AHEAD, synthetic=study(change=level))
+    part = judge_claim(AHEAD, synthetic=study(change=level))
     assert part.verdict == claims.IN_PART and "CQB-ε" in part.evidence
 
 
@@ -102,44 +102,44 @@ def test_nothing_is_decided_without_an_informative_interval():
             queues.loc[{"policy": label}] = queues.sel(policy="acqb")
         return point.assign(queue_length=queues)
 
-    assert judged(AHEAD, synthetic=study(change=level)).verdict == claims.UNDECIDED
+    assert judge_claim(AHEAD, synthetic=study(change=level)).verdict == claims.UNDECIDED
 
 
 def test_proxy_data_decide_nothing_and_show_the_result_there():
     other = study(
         "routerbench", source="RouterBench slice", stand_in="a slice", provenance="stand-in"
     )
-    judgement = judged(AHEAD, routerbench=other)
+    judgement = judge_claim(AHEAD, routerbench=other)
     assert judgement.verdict == claims.CANNOT
     assert (
         "On proxy data: holds. " in judgement.evidence and "[data: a slice]" in judgement.evidence
     )
-    both = judged(AHEAD, synthetic=study(change=swapped), routerbench=other)
+    both = judge_claim(AHEAD, synthetic=study(change=swap), routerbench=other)
     assert both.verdict == claims.FAILS  # the paper's own data decide
-    assert judged(AHEAD).verdict == claims.NOT_RUN
+    assert judge_claim(AHEAD).verdict == claims.NOT_RUN
 
 
 @pytest.mark.slow
 def test_ranks_are_of_means_and_most_is_more_than_half():
     asked = {"policy": "cqb_eps", "others": ["acqb", "random"], "metric": "gap", "rank": 2}
     claim = AHEAD | {"rule": "leads", "with": asked}
-    assert judged(claim, synthetic=study()).verdict == claims.HOLDS
+    assert judge_claim(claim, synthetic=study()).verdict == claims.HOLDS
     # It learns slowly: at half the rounds it is last.
-    both = judged(claim | {"with": asked | {"rounds": "table"}}, synthetic=study())
+    both = judge_claim(claim | {"with": asked | {"rounds": "table"}}, synthetic=study())
     assert both.verdict == claims.IN_PART and "(ranks 3, 2)" in both.evidence
     first = claim | {"with": asked | {"rank": 1}}
-    assert judged(first, synthetic=study()).verdict == claims.FAILS
+    assert judge_claim(first, synthetic=study()).verdict == claims.FAILS
     share = first | {"with": {**first["with"], "share": "most"}}
-    assert judged(share, synthetic=study()).verdict == claims.FAILS
+    assert judge_claim(share, synthetic=study()).verdict == claims.FAILS
 
 
 def test_a_gap_that_grows_is_not_stable():
     claim = AHEAD | {"rule": "stable", "with": {"policy": "acqb"}}
-    assert judged(claim, synthetic=study()).verdict == claims.HOLDS
-    assert judged(claim, synthetic=study(change=swapped)).verdict == claims.FAILS
+    assert judge_claim(claim, synthetic=study()).verdict == claims.HOLDS
+    assert judge_claim(claim, synthetic=study(change=swap)).verdict == claims.FAILS
 
 
-def exploring(times):
+def explore_more(times):
     """Give counts of round(times * what c1 = 1 and a rate of .7 give on average)."""
 
     def change(point):
@@ -159,8 +159,8 @@ def test_exploration_is_held_against_its_own_rate():
     claim = AHEAD | {
         "rule": "explores", "with": {"policy": "acqb", "rounds": "table", "to": "rate"}
     }  # fmt: skip
-    assert judged(claim, synthetic=study(change=exploring(1))).verdict == claims.HOLDS
-    assert judged(claim, synthetic=study(change=exploring(2))).verdict == claims.FAILS
+    assert judge_claim(claim, synthetic=study(change=explore_more(1))).verdict == claims.HOLDS
+    assert judge_claim(claim, synthetic=study(change=explore_more(2))).verdict == claims.FAILS
 
 
 def test_exploration_is_held_against_the_bound_on_its_sum():
@@ -168,35 +168,35 @@ def test_exploration_is_held_against_the_bound_on_its_sum():
         "rule": "explores", "with": {"policy": "acqb", "rounds": "table", "to": "bound"}
     }  # fmt: skip
     # The bound 2 c1 sqrt(T) is 1.6 times what a rate of .7 gives until T = 100, and 1.55 until 200.
-    assert judged(claim, synthetic=study(change=exploring(1.5))).verdict == claims.HOLDS
-    assert judged(claim, synthetic=study(change=exploring(1.8))).verdict == claims.FAILS
+    assert judge_claim(claim, synthetic=study(change=explore_more(1.5))).verdict == claims.HOLDS
+    assert judge_claim(claim, synthetic=study(change=explore_more(1.8))).verdict == claims.FAILS
 
 
 def test_a_bound_on_a_mean_holds_or_not():
     asked = {"policy": "acqb", "metric": "throughput", "bound": 0.71}
     claim = AHEAD | {"rule": "at_most", "with": asked}
-    assert judged(claim, synthetic=study()).verdict == claims.HOLDS
+    assert judge_claim(claim, synthetic=study()).verdict == claims.HOLDS
     low = claim | {"with": asked | {"bound": 0.1}}
-    assert judged(low, synthetic=study()).verdict == claims.FAILS
+    assert judge_claim(low, synthetic=study()).verdict == claims.FAILS
 
 
 def test_a_sentence_holds_if_all_its_parts_do_and_lists_the_untested():
     part = {key: AHEAD[key] for key in ("rule", "studies", "with")} | {"about": "this half"}
     untested = {"about": "that half", "rule": "none", "reason": "no data"}
     claim = {"id": "planted", "data": "its own", "studies": ["synthetic"], "parts": [part, part]}
-    both = judged(claim, synthetic=study())
+    both = judge_claim(claim, synthetic=study())
     assert (both.verdict, both.n) == (claims.HOLDS, 40)
-    half = judged(claim | {"parts": [part, untested]}, synthetic=study())
+    half = judge_claim(claim | {"parts": [part, untested]}, synthetic=study())
     assert half.verdict == claims.IN_PART
     assert "that half: cannot be tested here (no data)" in half.evidence
-    wrong = judged(claim | {"parts": [part, untested]}, synthetic=study(change=swapped))
+    wrong = judge_claim(claim | {"parts": [part, untested]}, synthetic=study(change=swap))
     assert wrong.verdict == claims.FAILS
-    assert judged(claim | {"parts": [untested, untested]}).verdict == claims.CANNOT
+    assert judge_claim(claim | {"parts": [untested, untested]}).verdict == claims.CANNOT
 
 
 def test_observations_are_reported_and_decide_nothing():
     claim = {"id": "planted", "rule": "none", "reason": "too few rounds", "seen": AHEAD}
-    seen = judged(claim, synthetic=study(change=swapped))
+    seen = judge_claim(claim, synthetic=study(change=swap))
     assert seen.verdict == claims.CANNOT and seen.n is None
     assert "too few rounds. What is seen: " in seen.evidence and "behind in 2" in seen.evidence
 
@@ -228,7 +228,7 @@ def test_the_papers_own_table_is_ranked_too():
 
 def test_an_unknown_rule_is_refused():
     with pytest.raises(ValueError, match="claim planted has rule guess; choose from ahead"):
-        judged(AHEAD | {"rule": "guess"})
+        judge_claim(AHEAD | {"rule": "guess"})
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ def test_all_claims_are_judged_in_the_order_of_the_text(tmp_path):
 
 
 def test_tests_that_prove_a_claim_are_there():
-    for part in (part for one in claims.read() for part in ruled(one)):
+    for part in (part for one in claims.read() for part in parts_with_rules(one)):
         for name in part.get("with", {}).get("tests", ()):
             path, _, test = name.partition("::")
             assert f"def {test}(" in (REPOSITORY / path).read_text(), name
@@ -249,7 +249,7 @@ def test_tests_that_prove_a_claim_are_there():
 @pytest.mark.slow
 def test_acqb_is_configured_without_horizon_and_slackness():
     constants = [
-        composed("policy=[acqb]", f"horizon={horizon}", f"slackness={slackness}").policy.acqb
+        compose_config("policy=[acqb]", f"horizon={horizon}", f"slackness={slackness}").policy.acqb
         for horizon, slackness in ((500, 0.01), (5000, 0.2))
     ]
     assert constants[0] == constants[1]
@@ -258,7 +258,7 @@ def test_acqb_is_configured_without_horizon_and_slackness():
 @pytest.mark.slow
 def test_cqb_eps_is_configured_with_the_horizon():
     lengths = [
-        composed("policy=[cqb_eps]", f"horizon={t}").policy.cqb_eps.explore_rounds
+        compose_config("policy=[cqb_eps]", f"horizon={t}").policy.cqb_eps.explore_rounds
         for t in (500, 5000)
     ]
     assert lengths == [50.0, 500.0]

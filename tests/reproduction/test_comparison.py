@@ -31,12 +31,12 @@ SLICE = {
 }
 
 
-def beside(**studies):
+def compare_all(**studies):
     return comparison.compare(studies, catalogue.load_studies())
 
 
 def test_every_printed_number_has_a_row_and_every_row_a_verdict_or_a_reason():
-    frame = beside(synthetic=study())
+    frame = compare_all(synthetic=study())
     keys = ["dataset", "K", "arrival_rate", "round", "policy", "statistic"]
     theirs = printed.read()
     assert frame.height == theirs.height == 980
@@ -50,7 +50,7 @@ def test_every_printed_number_has_a_row_and_every_row_a_verdict_or_a_reason():
 
 def test_a_row_holds_the_difference_and_the_papers_own_standard_error():
     made = study()
-    frame = beside(synthetic=made)
+    frame = compare_all(synthetic=made)
     here = {"round": 1000, "policy": "acqb"}
     (row,) = frame.filter(dataset="Synthetic", statistic="throughput", **here).to_dicts()
     (ours,) = made.numbers.filter(metric="throughput", **here).to_dicts()
@@ -63,7 +63,7 @@ def test_a_row_holds_the_difference_and_the_papers_own_standard_error():
 
 @pytest.mark.slow
 def test_two_studies_that_answer_a_number_have_a_row_each():
-    frame = beside(synthetic=study(), synthetic_unscaled=study("synthetic_unscaled"))
+    frame = compare_all(synthetic=study(), synthetic_unscaled=study("synthetic_unscaled"))
     rows = frame.filter(dataset="Synthetic", statistic="throughput", policy="acqb", round=500)
     assert rows["study"].to_list() == ["synthetic", "synthetic_unscaled"]
     counted = comparison.count(frame).filter(dataset="Synthetic")
@@ -75,7 +75,7 @@ def test_two_studies_that_answer_a_number_have_a_row_each():
 def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
     labels = ("optimal", "acqb", "random")
     made = study("routerbench", (0.6, 0.65, 0.7), horizon=5000, labels=labels, **SLICE)
-    rows = beside(routerbench=made).filter(
+    rows = compare_all(routerbench=made).filter(
         pl.col("ours").is_not_null(), dataset="RouterBench", policy="acqb", statistic="gap_mean"
     )
     assert rows["stand_in"].unique().to_list() == ["a slice"]
@@ -95,19 +95,19 @@ def test_no_number_on_made_up_content_is_judged():
     # In the words of `datasets.catalogue`, which tests/datasets holds it to.
     made_up = SLICE | {"stand_in": "any description", "provenance": "generated"}
     made = study("sprout", (0.7,), horizon=5000, labels=("optimal", "acqb"), **made_up)
-    rows = beside(sprout=made).filter(pl.col("ours").is_not_null(), statistic="gap_mean")
+    rows = compare_all(sprout=made).filter(pl.col("ours").is_not_null(), statistic="gap_mean")
     assert rows.height and rows["inside"].is_null().all()
     assert rows["note"].unique().to_list() == ["not judged: made-up data"]
     assert rows["standard_error"].is_not_null().all()
 
 
 def test_a_shorter_run_or_another_setting_is_no_counterpart():
-    short = beside(synthetic=study(horizon=400)).filter(dataset="Synthetic")
+    short = compare_all(synthetic=study(horizon=400)).filter(dataset="Synthetic")
     assert set(short["note"]) == {
         "synthetic has not run to round 500",
         "synthetic has not run to round 1,000",
     }
-    other = beside(synthetic=study(num_servers=3)).filter(dataset="Synthetic")
+    other = compare_all(synthetic=study(num_servers=3)).filter(dataset="Synthetic")
     assert set(other["note"]) == {"synthetic has not run at K = 1"}
 
 

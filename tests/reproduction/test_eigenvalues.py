@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
-from composing import called
+from composing import run_command
 
 from cqbjax import sources
 from cqbjax.core import rng, simulate
@@ -59,7 +59,7 @@ def test_the_matrices_are_those_of_what_was_served(name):
 
 
 @functools.partial(jax.jit, compiler_options=FAST_COMPILE_OPTIONS)
-def easier(policy, seeds):
+def ease_of_exploration(policy, seeds):
     """Return by how much queries of exploration are easier than the run's table, in its sds.
 
     Easy is a query whose best server has a high utility: what a policy serves first.
@@ -87,7 +87,9 @@ def test_exploration_on_arrivals_is_of_what_arrives_and_of_the_oldest_is_not(as_
         "arrivals": {},
         "oldest": {"exploration": "independent", "explore_query": "oldest"},
     }.items():
-        ease, count = map(np.asarray, easier(as_arrays(Acqb(**words)), jnp.arange(100)))
+        ease, count = map(
+            np.asarray, ease_of_exploration(as_arrays(Acqb(**words)), jnp.arange(100))
+        )
         assert count.sum() > 1000
         means[name] = ease.mean() / (ease.std(ddof=1) / np.sqrt(len(ease)))
     assert abs(means["arrivals"]) < 5
@@ -116,7 +118,7 @@ def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
       ["theory_eigenvalues"])],
 )  # fmt: skip
 def test_a_study_of_a_proof_writes_its_tables(name, words, tables, tmp_path):
-    done = called(
+    done = run_command(
         "run", f"experiment={name}", "num_seeds=3", "num_servers=2", "dim=2", "arrival_rate=0.4",
         "slackness=0.01", *words, f"results_dir={tmp_path}",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from composing import called, refused
+from composing import refusal_of, run_command
 
 from cqbjax import sources
 from cqbjax.core import rng, simulate
@@ -88,7 +88,7 @@ def test_every_round_is_as_by_hand(size, kappa):
 
 
 def test_the_study_runs_from_the_command_line(tmp_path):
-    done = called(
+    done = run_command(
         "run", "experiment=theory_events", f"results_dir={tmp_path}", "num_seeds=2", "horizon=40",
         "K=1", "kappa=4", "table_rounds=[10,40]",
     )  # fmt: skip
@@ -99,7 +99,7 @@ def test_the_study_runs_from_the_command_line(tmp_path):
 
 
 def test_what_the_events_are_not_defined_for_is_refused():
-    message = refused(["experiment=theory_events", "parameters=disjoint", "dry_run=true"])
+    message = refusal_of(["experiment=theory_events", "parameters=disjoint", "dry_run=true"])
     assert "parameters=disjoint must be shared" in message
-    message = refused(["experiment=theory_events", "policy=[acqb_ucb]", "dry_run=true"])
+    message = refusal_of(["experiment=theory_events", "policy=[acqb_ucb]", "dry_run=true"])
     assert "policy acqb_ucb draws no samples" in message

@@ -18,18 +18,18 @@ CONFIG = {"table_rounds": [200, 400], "queue": "regret", "figure_policies": ["ac
 YAML = "results_dir: /somebody/results\ndata_dir: /somebody/data\nnum_seeds: 12\n"
 
 
-def stored(policies=POLICIES, num_seeds=12, **attributes):
+def store(policies=POLICIES, num_seeds=12, **attributes):
     point = fabricate(policies, (0.6, 0.7), num_seeds, horizon=400, **attributes)
     manifest = {"point": f"K={point.attrs['K']}", "varied": {"K": point.attrs["K"]}}
     return StoredPoint(point, manifest, YAML)
 
 
-def made(**changes):
-    return extracts.extract([stored(), stored(K=2)], CONFIG | changes)
+def make_extract(**changes):
+    return extracts.extract([store(), store(K=2)], CONFIG | changes)
 
 
 def test_numbers_and_paired_differences_are_those_of_the_arrays():
-    point, one = stored().point, made()
+    point, one = store().point, make_extract()
     for t in (200, 400):
         at = point.sel(round=t, arrival_rate=0.7)
         gap = (at.queue_length - at.optimal_queue_length).sel(policy="cqb_eps").values
@@ -47,17 +47,17 @@ def test_numbers_and_paired_differences_are_those_of_the_arrays():
 
 
 def test_the_rounds_of_a_table_are_those_that_every_point_reaches():
-    points = [stored(), StoredPoint(fabricate(POLICIES, num_seeds=2, horizon=300, K=2), {}, "")]
+    points = [store(), StoredPoint(fabricate(POLICIES, num_seeds=2, horizon=300, K=2), {}, "")]
     notes = extracts.extract(points, CONFIG).notes
     assert (notes["horizon"], notes["rounds"]) == (300, [200, 300])
 
 
 def test_growth_of_the_gap_is_since_half_the_rounds_and_paired():
-    point = stored().point.sel(arrival_rate=0.6, policy="random")
+    point = store().point.sel(arrival_rate=0.6, policy="random")
     gap = (point.queue_length - point.optimal_queue_length).astype(float)
     grown = (gap.sel(round=400) - gap.sel(round=200)).values
     (row,) = (
-        made()
+        make_extract()
         .numbers.filter(metric="gap_growth", point=0, arrival_rate=0.6, round=400, policy="random")
         .to_dicts()
     )
@@ -66,29 +66,29 @@ def test_growth_of_the_gap_is_since_half_the_rounds_and_paired():
 
 @pytest.mark.slow
 def test_curves_are_thinned_rounded_and_end_where_the_run_does():
-    curves = made().curves
+    curves = make_extract().curves
     assert set(curves["metric"].unique()) == {"gap", "regret"}
     assert "optimal" not in curves["policy"].unique()
     one = curves.filter(point=1, arrival_rate=0.7, policy="acqb", metric="regret").sort("round")
     assert one.height == extracts.MOST_ROUNDS and one["round"][-1] == 400
-    exact = stored(K=2).point.regret.sel(policy="acqb", arrival_rate=0.7).mean("seed")
+    exact = store(K=2).point.regret.sel(policy="acqb", arrival_rate=0.7).mean("seed")
     thinned = exact.sel(round=one["round"].to_numpy()).values
     np.testing.assert_allclose(one["mean"].to_numpy(), thinned, rtol=5 * 10.0**-extracts.DIGITS)
-    length = made(queue="length").curves.filter(metric="queue_length")
+    length = make_extract(queue="length").curves.filter(metric="queue_length")
     assert "optimal" in length["policy"].unique()
 
 
 def test_intervals_are_students_t_and_a_single_seed_has_none():
-    rows = add_interval(made().numbers.filter(metric="gap"))
+    rows = add_interval(make_extract().numbers.filter(metric="gap"))
     row = rows.row(3, named=True)
     low, high = scipy.stats.t.interval(0.95, 11, row["mean"], row["sd"] / np.sqrt(12))
     assert (row["low"], row["high"]) == pytest.approx((low, high))
-    alone = extracts.extract([stored(num_seeds=1)], CONFIG)
+    alone = extracts.extract([store(num_seeds=1)], CONFIG)
     assert add_interval(alone.numbers)["low"].is_null().all()
 
 
 def test_an_extract_is_read_back_as_it_was_written(tmp_path):
-    one = made()
+    one = make_extract()
     extracts.write(one, tmp_path / "study")
     (back,) = extracts.read_all(tmp_path).values()
     assert back.notes == one.notes
@@ -98,13 +98,13 @@ def test_an_extract_is_read_back_as_it_was_written(tmp_path):
 
 
 def test_no_folder_of_the_machine_is_stored(tmp_path):
-    extracts.write(made(), tmp_path)
+    extracts.write(make_extract(), tmp_path)
     text = (tmp_path / extracts.NOTES).read_text()
     assert "somebody" not in text and '"num_seeds": 12' in text
 
 
 def test_a_study_without_a_policy_to_compare_with_has_no_pairs(tmp_path):
-    one = extracts.extract([stored(("optimal", "random"))], CONFIG)
+    one = extracts.extract([store(("optimal", "random"))], CONFIG)
     assert one.paired.is_empty() and {"reference", "mean"} <= set(one.paired.columns)
     extracts.write(one, tmp_path)
     assert extracts.read(tmp_path).paired.columns == one.paired.columns
@@ -113,13 +113,13 @@ def test_a_study_without_a_policy_to_compare_with_has_no_pairs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [extracts.NOTES, "curves.parquet"])
 def test_what_is_torn_is_refused_by_its_folder(name, tmp_path):
-    extracts.write(made(), tmp_path)
+    extracts.write(make_extract(), tmp_path)
     (tmp_path / name).write_bytes(b"{")
     with pytest.raises(ExtractError, match=f"{Path(tmp_path).name} is no extract of a study"):
         extracts.read(tmp_path)
 
 
 def test_every_reference_is_left_out_of_its_own_comparison():
-    paired = made().paired
+    paired = make_extract().paired
     assert paired.filter(pl.col("policy") == pl.col("reference")).is_empty()
     assert set(paired["reference"].unique()) == set(REFERENCES)

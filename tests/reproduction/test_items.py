@@ -5,7 +5,7 @@ import shlex
 from collections import Counter
 
 import pytest
-from absent import absent
+from absent import skip_or_fail
 from composing import FILES, REPOSITORY
 
 from reproduction.paper import catalogue
@@ -19,11 +19,11 @@ PREFIX = {"fig": "figure", "tab": "table", "alg": "algorithm"}
 def source(shared_data):
     path = shared_data.parent / "paper" / "acqb.tex"
     if not path.is_file():
-        absent(f"no {path}: the items are compared with the paper's source")
+        skip_or_fail(f"no {path}: the items are compared with the paper's source")
     return path.read_text()
 
 
-def found(text):
+def find_items(text):
     """Return (kind, number, line, labels) of all that the source has, comments left out."""
     lines = [re.sub(r"(?<!\\\\)%.*", "", line) for line in text.splitlines()]
     count, things = 0, []
@@ -48,20 +48,20 @@ def captions(text):
     """Count the floats that a source begins, whether they are labelled or not."""
     begun = re.sub(r"(?m)(?<!\\)%.*$", "", text)
     return {
-        "figure": len(re.findall(r"\\caption\{", begun)) - _captioned(begun, "table\\*?")
-        - _captioned(begun, "algorithm"),
-        "table": _captioned(begun, "table\\*?") + begun.count("\\captionof{table}"),
-        "algorithm": _captioned(begun, "algorithm"),
+        "figure": len(re.findall(r"\\caption\{", begun)) - _count_captions(begun, "table\\*?")
+        - _count_captions(begun, "algorithm"),
+        "table": _count_captions(begun, "table\\*?") + begun.count("\\captionof{table}"),
+        "algorithm": _count_captions(begun, "algorithm"),
     }  # fmt: skip
 
 
-def _captioned(text, environment):
+def _count_captions(text, environment):
     blocks = re.findall(rf"\\begin\{{{environment}\}}.*?\\end\{{", text, re.DOTALL)
     return len(blocks)
 
 
 def test_nothing_of_the_paper_is_left_out(shared_data):
-    there = found(source(shared_data))
+    there = find_items(source(shared_data))
     listed = catalogue.load_items()
     assert len(there) >= 55
     ours = {(one.kind, one.number): one for one in listed}

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.stats
-from composing import called
+from composing import run_command
 
 from cqbjax.core import rng
 from cqbjax.datasets import (
@@ -322,9 +322,9 @@ def test_the_script_writes_its_tables_and_names_the_proxied_data(tmp_path, monke
         f"data_dir={tmp_path}", f"results_dir={tmp_path}", f"cache_dir={tmp_path / 'fits'}",
         "source.pool_size=20",
     ]  # fmt: skip
-    done = called("run", "kind=offline_value", *words)
+    done = run_command("run", "kind=offline_value", *words)
     assert done.returncode == 0, done.stderr
-    again = called("run", "kind=offline_value", *words)
+    again = run_command("run", "kind=offline_value", *words)
     assert again.returncode == 0, again.stderr
     assert "9 of 9 policies at the point are stored: not run again" in again.stdout
     tables = tmp_path / "tables"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from absent import absent
+from absent import skip_or_fail
 from fabricated import fabricate
 
 pytest.importorskip("bokeh")
@@ -47,7 +47,7 @@ function deep(node, words) {
 """
 
 
-def stored(labels, rates, **attributes):
+def store(labels, rates, **attributes):
     point = fabricate(labels, rates, 6, 400, **attributes)
     return StoredPoint(point, {"point": f"K={point.attrs['K']}", "varied": {}, "seconds": 1.5}, "")
 
@@ -57,8 +57,8 @@ def studies():
     offline = config | {"queue": "length", "title": "RouterBench"}
     labels = ("optimal", "acqb", "cqb_eps", "random")
     made = [
-        extracts.extract([stored(labels, (0.7,), K=size) for size in (1, 2)], config),
-        extracts.extract([stored(ROUTERS, (0.5, 0.6, 0.7), **SLICE)], offline),
+        extracts.extract([store(labels, (0.7,), K=size) for size in (1, 2)], config),
+        extracts.extract([store(ROUTERS, (0.5, 0.6, 0.7), **SLICE)], offline),
     ]
     return {one.notes["name"]: one for one in made}
 
@@ -83,7 +83,7 @@ def browser(page):
     chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = shutil.which("chromedriver")
     if chromium is None or driver is None:
-        absent(f"no Chromium with its chromedriver: looked for {', '.join(BROWSERS)}")
+        skip_or_fail(f"no Chromium with its chromedriver: looked for {', '.join(BROWSERS)}")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
@@ -94,23 +94,23 @@ def browser(page):
     try:
         opened.set_window_size(1600, 1000)
         opened.get(page.as_uri())
-        ready(opened)
+        wait_until_ready(opened)
         yield opened
     finally:
         opened.quit()
 
 
-def until(browser, script, *values):
+def wait_until(browser, script, *values):
     """Wait until a script returns something, and return it."""
     wait = WebDriverWait(browser, 60, poll_frequency=0.1)
     return wait.until(lambda one: one.execute_script(DEEP + script, *values))
 
 
-def ready(browser):
+def wait_until_ready(browser):
     """Wait until all figures are laid out and all tables made, as for a print."""
-    until(browser, "return window.Bokeh && document.querySelectorAll('[data-panel]').length;")
+    wait_until(browser, "return window.Bokeh && document.querySelectorAll('[data-panel]').length;")
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
-    until(
+    wait_until(
         browser,
         "const panels = document.querySelectorAll('[data-panel]').length;"
         "return deep(document, 'canvas').length >= panels"
@@ -126,7 +126,7 @@ def test_the_page_is_one_small_file_that_names_no_other(page):
     assert [path.name for path in page.parent.iterdir()] == ["index.html"]
 
 
-def unpacked(page: str) -> str:
+def unpack(page: str) -> str:
     """Return the scripts of a packed page, one after another."""
     pack = r'<script id="packed" type="application/gzip">(.*?)</script>'
     (packed,) = re.findall(pack, page, re.DOTALL)
@@ -137,7 +137,7 @@ def test_packing_moves_every_script_and_changes_none():
     scripts = ["let a = '<b>ü</b>';", "\nawait a;\n", "a < b && c"]
     made = '<header></header><p>é</p><script>{}</script><script type="module">{}</script>{}</body>'
     packed = build.pack_scripts(made.format(*scripts[:2], f"<script>{scripts[2]}</script>"))
-    assert unpacked(packed) == "\n".join(scripts)
+    assert unpack(packed) == "\n".join(scripts)
     assert "let a" not in packed and packed.startswith("<header></header><p>é</p><script id=")
 
 
@@ -174,7 +174,7 @@ def test_data_that_stand_in_are_marked_in_every_figure_and_row(page):
         assert ("stand-in" in caption) == (name == "routerbench")
     made = studies()["routerbench"]
     rows = made.numbers.filter(pl.col("metric").is_in(list(build.SHOWN))).height
-    scripts = unpacked(text)
+    scripts = unpack(text)
     listed = scripts.partition('querySelectorAll("#numbers')[2].partition("#ran")[0]
     assert listed.count(build.MARK) >= rows > 0
 
@@ -192,7 +192,7 @@ def test_nothing_is_asked_of_a_network_and_nothing_fails(browser):
 
 
 def test_every_figure_is_drawn(browser):
-    drawn = until(
+    drawn = wait_until(
         browser,
         """
         const blue = [0, 114, 178];  // ACQB's
@@ -237,7 +237,7 @@ def test_a_line_shows_its_values_under_the_pointer(browser):
             "Input.dispatchMouseEvent",
             {"type": "mouseMoved", "x": point["x"] + offset, "y": point["y"]},
         )
-    visible = until(
+    visible = wait_until(
         browser,
         "return deep(document, '.bk-tooltip-content, .bk-Tooltip').map((one) => one.innerText"
         " + (one.shadowRoot ? one.shadowRoot.textContent : '')).find((text) => text.trim());",
@@ -247,7 +247,7 @@ def test_a_line_shows_its_values_under_the_pointer(browser):
 
 
 def switch(browser, study, name):
-    return until(
+    return wait_until(
         browser,
         "return deep(document.getElementById(arguments[0]), 'button')"
         ".find((one) => one.textContent.trim() == arguments[1]);",
@@ -259,14 +259,14 @@ def test_a_switch_hides_a_policy_by_the_keyboard_and_the_axis_follows(browser):
     before = browser.execute_script(DEEP + POINT, "synthetic-0")["top"]
     button = switch(browser, "synthetic", "RAND")
     button.send_keys(Keys.SPACE)
-    until(
+    wait_until(
         browser,
         POINT.replace("return {", "return plot.y_range.end < 0.6 * arguments[1] && {"),
         "synthetic-0", before,
     )  # fmt: skip
     button.send_keys(Keys.ENTER)
     shown = POINT.replace("return {", "return plot.y_range.end > arguments[1] * 0.9 && {")
-    until(browser, shown, "synthetic-0", before)
+    wait_until(browser, shown, "synthetic-0", before)
 
 
 def test_a_panel_is_zoomed_and_reset_from_its_toolbar_by_the_keyboard(browser):
@@ -275,15 +275,15 @@ def test_a_panel_is_zoomed_and_reset_from_its_toolbar_by_the_keyboard(browser):
         "return deep(document.querySelector('[data-panel=\"routerbench-0\"]'), '[title]')"
         ".find((one) => one.title.startsWith(arguments[0]));"
     )
-    until(browser, find, "Zoom In").send_keys(Keys.ENTER)
+    wait_until(browser, find, "Zoom In").send_keys(Keys.ENTER)
     nearer = POINT.replace(
         "return {",
         "const wide = plot.x_range.end - plot.x_range.start; return wide < arguments[1] && {",
     )
-    until(browser, nearer, "routerbench-0", 0.95 * before)
-    until(browser, find, "Reset").send_keys(Keys.ENTER)
+    wait_until(browser, nearer, "routerbench-0", 0.95 * before)
+    wait_until(browser, find, "Reset").send_keys(Keys.ENTER)
     whole = nearer.replace("wide < arguments[1]", "wide >= arguments[1]")
-    until(browser, whole, "routerbench-0", 0.99 * before)
+    wait_until(browser, whole, "routerbench-0", 0.99 * before)
 
 
 def column(browser, table, header):
@@ -316,15 +316,15 @@ def control(browser, table, header, number):
 
 
 def test_tables_are_sorted_from_their_headers_by_the_keyboard(browser):
-    until(browser, "return document.querySelectorAll('#compared tbody tr').length >= 10;")
+    wait_until(browser, "return document.querySelectorAll('#compared tbody tr').length >= 10;")
     for falls, first in ((False, 0.0), (True, 1075.0)):
         control(browser, "compared", "paper", 0).send_keys(Keys.ENTER)
         WebDriverWait(browser, 30).until(
-            lambda one, falls=falls, first=first: in_order(one, falls, first)
+            lambda one, falls=falls, first=first: is_sorted(one, falls, first)
         )
 
 
-def in_order(browser, falls, first):
+def is_sorted(browser, falls, first):
     """Whether the paper's numbers are sorted, the extreme one on top."""
     shown = [float(cell) for cell in column(browser, "compared", "paper")]
     return shown == sorted(shown, reverse=falls) and shown[0] == first
@@ -339,7 +339,7 @@ def test_tables_are_filtered_from_lists_in_their_headers(table, header, wanted, 
     control(browser, table, header, 1).send_keys(Keys.ENTER)
     listed = "return [...document.querySelectorAll('.dtcc-list-buttons .dtcc-button')]"
     script = f"{listed}.find((one) => one.innerText.trim() == arguments[0]);"
-    button = until(browser, script, wanted)
+    button = wait_until(browser, script, wanted)
     wait = WebDriverWait(browser, 30)
     button.click()
     wait.until(lambda one: set(column(one, table, header)) == {wanted})
@@ -350,11 +350,11 @@ def test_tables_are_filtered_from_lists_in_their_headers(table, header, wanted, 
 
 def test_the_keyboard_reaches_what_can_be_operated(browser):
     browser.refresh()
-    ready(browser)
+    wait_until_ready(browser)
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     focused = browser.switch_to.active_element
     assert focused.text == "Skip to the report"
-    reached = until(
+    reached = wait_until(
         browser,
         """
         const wanted = {
@@ -375,13 +375,13 @@ def test_a_figure_is_drawn_when_it_comes_into_view_and_again_on_a_log_axis(page,
     browser.get("about:blank")
     browser.get(page.as_uri())
     count = "deep(document.getElementById('routerbench'), 'canvas').length"
-    until(browser, "return window.Bokeh && document.getElementById('routerbench');")
+    wait_until(browser, "return window.Bokeh && document.getElementById('routerbench');")
     assert browser.execute_script(f"{DEEP} return [{count}, Bokeh.documents.length];") == [0, 0]
     scroll = "document.getElementById('routerbench').scrollIntoView();"
-    until(browser, f"{scroll} return {count} >= 6;")
+    wait_until(browser, f"{scroll} return {count} >= 6;")
     browser.execute_script("document.querySelector('[data-of=routerbench]').click();")
     scales = "Bokeh.documents.at(-1).roots().map((one) => one.y_scale?.type)"
-    until(browser, f"return {count} >= 6 && {scales}.includes('LogScale');")
+    wait_until(browser, f"return {count} >= 6 && {scales}.includes('LogScale');")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -396,7 +396,7 @@ def test_the_page_never_scrolls_sideways(width, browser):
         " && [...document.querySelectorAll('[data-panel]')].every((one) =>"
         " deep(one, 'canvas').every((canvas) => canvas.clientWidth <= one.clientWidth + 1));"
     )
-    until(browser, fits + within)
+    wait_until(browser, fits + within)
     columns = browser.execute_script(
         "const tops = [...document.querySelectorAll('#synthetic [data-panel]')]"
         ".map((one) => one.getBoundingClientRect().top); return new Set(tops).size;"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import yaml
-from composing import EXPERIMENTS, called, composed, refused
+from composing import EXPERIMENTS, compose_config, refusal_of, run_command
 from fabricated import fabricate
 
 from cqbjax.experiments import configs
@@ -18,16 +18,18 @@ from reproduction.paper import catalogue
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
 
 
-def stored(root, name="synthetic", horizon=100):
+def store_point(root, name="synthetic", horizon=100):
     """Store the arrays of a study, as a run of it would."""
-    config = composed(f"experiment={name}", f"horizon={horizon}", "K=1", f"results_dir={root}")
+    config = compose_config(
+        f"experiment={name}", f"horizon={horizon}", "K=1", f"results_dir={root}"
+    )
     point = fabricate(LABELS, (0.7,), 4, horizon, experiment=name, parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": name}
     text = yaml.safe_dump(configs.to_plain(config))
     results.save(point, manifest, text, root / "data" / name / "K=1.nc")
 
 
-def asked(root, *names, **keys):
+def parse_arguments(root, *names, **keys):
     words = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
     return report.ARGUMENTS.parse_args([str(root), *names, *words])
 
@@ -47,15 +49,15 @@ def asked(root, *names, **keys):
 )
 def test_wrong_words_are_a_sentence(words, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = refused(words, "reproduction.report")
+    message = refusal_of(words, "reproduction.report")
     assert message.startswith(expected) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path):
-    stored(tmp_path)
-    report.report(asked(tmp_path))
+    store_point(tmp_path)
+    report.report(parse_arguments(tmp_path))
     page, extracted = tmp_path / "report" / "index.html", tmp_path / "report" / "extracts"
     assert {path.name for path in extracted.iterdir()} == {"synthetic"}
     written = {path.name for path in (tmp_path / "tables").iterdir()}
@@ -63,20 +65,20 @@ def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path
     first = (tmp_path / "tables" / "claims.csv").read_text()
     shutil.rmtree(tmp_path / "data")
     page.unlink()
-    report.report(asked(tmp_path))
+    report.report(parse_arguments(tmp_path))
     assert page.is_file() and (tmp_path / "tables" / "claims.csv").read_text() == first
 
 
 @pytest.mark.slow
 def test_the_package_draws_alone_without_the_papers_numbers(tmp_path):
-    stored(tmp_path, horizon=1000)
-    done = called("report", tmp_path)
+    store_point(tmp_path, horizon=1000)
+    done = run_command("report", tmp_path)
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "tables" / "synthetic.csv").read_text()
     assert (tmp_path / "figures" / "synthetic.png").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {"data", "tables", "figures"}
     assert {path.stem for path in (tmp_path / "tables").iterdir()} == {"synthetic"}
-    report.report(asked(tmp_path))
+    report.report(parse_arguments(tmp_path))
     whole = (tmp_path / "tables" / "synthetic.csv").read_text()
     assert "paper_" in whole.splitlines()[0] and "paper_" not in table
 
@@ -85,7 +87,7 @@ def test_the_package_draws_alone_without_the_papers_numbers(tmp_path):
 @pytest.mark.parametrize("command", ["run", "reproduction.run"])
 def test_a_run_from_a_checkout_alone_shows_the_papers_numbers(command, tmp_path):
     words = ("K=1", "num_seeds=2", "horizon=500", "policy=[random]", f"results_dir={tmp_path}")
-    done = called(command, "experiment=synthetic", *words)
+    done = run_command(command, "experiment=synthetic", *words)
     assert done.returncode == 0, done.stderr
     header = (tmp_path / "tables" / "synthetic.csv").read_text().splitlines()[0]
     assert ("paper_throughput" in header) == (command == "reproduction.run")
@@ -93,8 +95,8 @@ def test_a_run_from_a_checkout_alone_shows_the_papers_numbers(command, tmp_path)
 
 @pytest.mark.slow
 def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path):
-    stored(tmp_path, "ablation_phase_rule")
-    report.report(asked(tmp_path))
+    store_point(tmp_path, "ablation_phase_rule")
+    report.report(parse_arguments(tmp_path))
     assert (tmp_path / "tables" / "ablation_phase_rule.csv").is_file()
     assert not (tmp_path / "report").exists()
 
@@ -102,14 +104,14 @@ def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path
 @pytest.mark.slow
 def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, capsys):
     for name in ("ablation_phase_rule", "ablation_servers", "ablation_load"):
-        stored(tmp_path, name)
+        store_point(tmp_path, name)
     torn = tmp_path / "data" / "ablation_servers" / "K=1.nc"
     torn.write_bytes(torn.read_bytes()[:-9])
     empty = tmp_path / "data" / "ablation_load"
     for path in empty.iterdir():
         path.unlink()
     with pytest.raises(SystemExit) as stopped:
-        report.report(asked(tmp_path))
+        report.report(parse_arguments(tmp_path))
     assert stopped.value.code == report.SOME_LEFT_OUT
     printed = capsys.readouterr().err.splitlines()
     assert printed[0].startswith(f"ablation_load left out: no result under {empty}")
@@ -125,10 +127,10 @@ def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, caps
 def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_is_printed(
     tmp_path, monkeypatch, capsys
 ):
-    stored(tmp_path)
+    store_point(tmp_path)
     monkeypatch.setattr(report, "LIBRARIES", ("no_such_library",))
     with pytest.raises(SystemExit) as stopped:
-        report.report(asked(tmp_path))
+        report.report(parse_arguments(tmp_path))
     assert stopped.value.code == report.SOME_LEFT_OUT
     printed = capsys.readouterr().err
     assert printed == "no page: no_such_library not installed; pip install 'cqbjax[report]'\n"
@@ -140,7 +142,7 @@ def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_is_printe
 def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
     names = [one.name for one in catalogue.load_studies()]
     assert [one.name for one in report.find_missing(tmp_path, [])] == names
-    stored(tmp_path, "synthetic")
+    store_point(tmp_path, "synthetic")
     (tmp_path / "report" / "extracts" / "wildchat").mkdir(parents=True)
     left = [one.name for one in report.find_missing(tmp_path, [])]
     assert left == [name for name in names if name not in ("synthetic", "wildchat")]
@@ -152,15 +154,15 @@ def test_the_time_is_printed_first_and_a_study_that_cannot_run_is_skipped(
 ):
     calls = []
 
-    def fake(command, **_):
+    def run_fake(command, **_):
         calls.append(command)
         print("ran", command[2])
         failed = "experiment=sprout" in command
         printed = "50 of 60\nerror: sprout is not prepared\n" if failed else ""
         return subprocess.CompletedProcess(command, 2 if failed else 0, stderr=printed)
 
-    monkeypatch.setattr(subprocess, "run", fake)
-    words = asked(tmp_path, "synthetic", "sprout", missing="smoke", data_dir="data")
+    monkeypatch.setattr(subprocess, "run", run_fake)
+    words = parse_arguments(tmp_path, "synthetic", "sprout", missing="smoke", data_dir="data")
     lost = report.run_missing(words, make_console())
     assert lost == {"sprout": "sprout is not prepared"}
     printed = capsys.readouterr().out
@@ -177,7 +179,7 @@ def test_studies_of_the_report_are_experiments_and_their_words_compose():
         assert one.name in EXPERIMENTS
         assert set(one.minutes) == set(report.SIZES) and set(one.sizes) <= set(one.minutes)
         for words in one.sizes.values():
-            assert composed(f"experiment={one.name}", *words).name == one.name
+            assert compose_config(f"experiment={one.name}", *words).name == one.name
 
 
 @pytest.mark.slow
@@ -186,7 +188,7 @@ def test_a_missing_study_is_run_and_shown(tmp_path, monkeypatch):
     # Cheap to compile: that it runs is the question here, not what.
     words = [*one.sizes["smoke"], "K=1", "policy=[optimal,random]"]
     monkeypatch.setattr(catalogue, "load_studies", lambda: [one._replace(sizes={"smoke": words})])
-    report.report(asked(tmp_path, "synthetic_scheduling", missing="smoke"))
+    report.report(parse_arguments(tmp_path, "synthetic_scheduling", missing="smoke"))
     made = extracts.read(tmp_path / "report" / "extracts" / "synthetic_scheduling")
     assert made.notes["horizon"] == 40
     assert [point["seeds"] for point in made.notes["points"]] == [2]

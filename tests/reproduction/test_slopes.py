@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from composing import composed
+from composing import compose_config
 from fabricated import fabricate
 from rich.console import Console
 
@@ -64,7 +64,7 @@ def test_bins_hold_every_round_once_and_end_at_powers_of_ten():
 @pytest.mark.slow
 def test_a_study_of_slopes_is_shown_with_its_table_and_figure(tmp_path):
     words = ("name=made", "kind=slopes", "kind.windows=[[6,30],[30,60]]", "table_rounds=[60]")
-    config = composed(*words, f"results_dir={tmp_path}", "table=gap")
+    config = compose_config(*words, f"results_dir={tmp_path}", "table=gap")
     points = [fabricate(("optimal", "acqb", "cqb_eps"), num_seeds=12)]
     shown = study_types.make_study_type(config, make).show(points, config)
     written = display.write_output(shown, config, "made", Console(quiet=True))

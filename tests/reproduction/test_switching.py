@@ -32,7 +32,7 @@ QUICK = settings(
 PRINTED = ("as printed", "sketch")
 
 
-def ours(case: Case, label: str, capacity: int = HORIZON) -> switching.SwitchingQueues:
+def simulate_ours(case: Case, label: str, capacity: int = HORIZON) -> switching.SwitchingQueues:
     policy = as_arrays(recorded.policy(label, case))
     return switching.run(
         policy, as_arrays(case.source), case.arrival_rate, case.problem, np.array([case.seed]),
@@ -40,7 +40,7 @@ def ours(case: Case, label: str, capacity: int = HORIZON) -> switching.Switching
     )  # fmt: skip
 
 
-def theirs(case: Case, label: str, spoil=None) -> tuple[np.ndarray, np.ndarray]:
+def simulate_theirs(case: Case, label: str, spoil=None) -> tuple[np.ndarray, np.ndarray]:
     instance, draws = recorded.record(case)
     played = reference.simulate(label, instance, draws, case.settings())
     if spoil is not None:
@@ -54,10 +54,10 @@ def theirs(case: Case, label: str, spoil=None) -> tuple[np.ndarray, np.ndarray]:
 @given(seed=st.integers(0, 2**31 - 1), label=st.sampled_from(["random", "rand_rout"]))
 def test_all_processes_are_those_of_the_plain_version(size, seed, label, x64):
     case = dataclasses.replace(CASES[size], seed=seed)
-    made, (lengths, departures) = ours(case, label), theirs(case, label)
+    made, (lengths, departures) = simulate_ours(case, label), simulate_theirs(case, label)
     np.testing.assert_array_equal(made.length[0], lengths)
     np.testing.assert_array_equal(made.departed[0], departures)
-    counted = tabulated(made, lengths[None, -1], lengths[None, 0])
+    counted = tabulate(made, lengths[None, -1], lengths[None, 0])
     held = counted.filter(~_starts(counted["rule"], PRINTED))
     assert held["failed"].sum() == 0 and held["checked"].min() >= 0
 
@@ -67,8 +67,8 @@ def test_another_uniform_after_the_switch_would_be_seen(x64):
     seen = 0
     for seed in range(6):
         case = dataclasses.replace(CASES[1], seed=seed)
-        lengths, _ = theirs(case, "random", _other_choice)
-        seen += (ours(case, "random").length[0] != lengths).any()
+        lengths, _ = simulate_theirs(case, "random", _other_choice)
+        seen += (simulate_ours(case, "random").length[0] != lengths).any()
     assert seen >= 4
 
 
@@ -84,11 +84,11 @@ def _starts(rules, words) -> "np.ndarray":
 def test_an_overflowing_queue_is_named():
     with pytest.raises(QueueOverflow, match="capacity=1 overflowed in round [0-9]+"):
         for seed in range(4):
-            ours(dataclasses.replace(CASES[1], seed=seed), "random", capacity=1)
+            simulate_ours(dataclasses.replace(CASES[1], seed=seed), "random", capacity=1)
 
 
 @functools.cache
-def by_hand() -> switching.SwitchingQueues:
+def make_by_hand() -> switching.SwitchingQueues:
     """Two processes of three rounds: a query comes in round 1, and Q_2 fails where Q_1 serves it.
 
     It is the least example of why the departures that decide the sign are those of round i = 2.
@@ -103,18 +103,18 @@ def by_hand() -> switching.SwitchingQueues:
     return switching.SwitchingQueues(length, departed, state, np.zeros((1, 3)), np.zeros(1))
 
 
-def tabulated(made: switching.SwitchingQueues, queue, optimal):
+def tabulate(made: switching.SwitchingQueues, queue, optimal):
     return switching.tabulate_rules(switching.count_failures(made, queue, optimal))
 
 
 def counts(made: switching.SwitchingQueues, queue=None) -> dict[str, int]:
     queue = made.length[:, -1] if queue is None else queue
-    counted = tabulated(made, queue, made.length[:, 0])
+    counted = tabulate(made, queue, made.length[:, 0])
     return dict(zip(counted["rule"], counted["failed"], strict=True))
 
 
 def test_the_least_example_breaks_the_lemma_as_printed_and_not_the_proof():
-    failed = counts(by_hand())
+    failed = counts(make_by_hand())
     # psi(2, 3) = 1 though D(2, 3) = D(1, 3) = 0, and Q_1 is empty where Q_2 is not.
     assert {rule: n for rule, n in failed.items() if n} == {
         "as printed, D(i, t) = D(i-1, t): psi is -1 or 0": 1,
@@ -123,7 +123,7 @@ def test_the_least_example_breaks_the_lemma_as_printed_and_not_the_proof():
 
 
 def test_every_rule_can_fail():
-    made = by_hand()
+    made = make_by_hand()
     longer = made.length.copy()
     longer[:, 3, 3] = 3
     assert counts(made._replace(length=longer))["psi(i, t) is -1, 0 or 1"] == 1
@@ -150,7 +150,7 @@ def test_every_rule_can_fail():
 
 
 def test_effects_of_switches_add_up_to_the_final_gap():
-    made = by_hand()
+    made = make_by_hand()
     twice = switching.SwitchingQueues(*(np.concatenate([field, field]) for field in made))
     counted = switching.count_failures(twice, twice.length[:, -1], twice.length[:, 0])
     frame = switching.average_by_switch(counted, 2)

@@ -132,7 +132,7 @@ def drawn_policies(name: str) -> list[str]:
 def color_distance(one: str, other: str) -> float:
     """How different two policies' colours look: twice what a careful eye sees is about 5."""
 
-    def perceived(policy: str) -> np.ndarray:
+    def colour_coordinates(policy: str) -> np.ndarray:
         channels = np.array(to_rgb(policy_styles.find_style(policy).color))
         linear = np.where(channels > 0.04045, ((channels + 0.055) / 1.055) ** 2.4, channels / 12.92)
         xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722],
@@ -140,7 +140,7 @@ def color_distance(one: str, other: str) -> float:
         x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
         return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
-    return float(np.linalg.norm(perceived(one) - perceived(other)))
+    return float(np.linalg.norm(colour_coordinates(one) - colour_coordinates(other)))
 
 
 def test_policies_that_a_study_draws_together_have_different_colours() -> None:
@@ -474,7 +474,7 @@ ODD = (
 )  # fmt: skip
 
 
-def odd(**attributes: Any) -> xr.Dataset:
+def make_odd(**attributes: Any) -> xr.Dataset:
     """Return a point whose policies are called so, and its source and a swept key."""
     known = {"source": r"a$\no$", "stand_in": r"a$\no$", "title": r"b$\no$", **attributes}
     made = fabricate(list(SKILL)[1 : 1 + len(ODD)], **known)
@@ -483,7 +483,10 @@ def odd(**attributes: Any) -> xr.Dataset:
 
 
 def odd_figure(name: str) -> Figure:
-    point, swept = odd(), [odd(**{r"k$\no$": value, "j": j}) for value in ODD[:2] for j in (1, 2)]
+    point, swept = (
+        make_odd(),
+        [make_odd(**{r"k$\no$": value, "j": j}) for value in ODD[:2] for j in (1, 2)],
+    )
     scored = [
         {"policy": label, "task": task, "score": 0.5, "score_low": 0.4, "score_high": 0.6,
          "group": 1, "standing": "best", "same_as": None, "iqm": 0.5, "iqm_low": 0.4,
@@ -522,7 +525,7 @@ def test_a_users_words_stand_in_figures_verbatim(name: str) -> None:
 
 
 def test_a_users_words_stand_in_markdown_verbatim(tmp_path: Path) -> None:
-    table = tables.gap_table([odd()], rounds=(60,))
+    table = tables.gap_table([make_odd()], rounds=(60,))
     _, markdown = tables.save_table(table, tmp_path / "odd", " and ".join(ODD))
     read = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown.read_text())
     contents = [

@@ -12,7 +12,7 @@ from cqbjax.results.index import CacheKey, ResultIndex, RunRequest
 POINT, LABELS = "K=1", ("acqb", "random")
 
 
-def keep(folder, name, day, key="c", regret=0.0, **policies):
+def store_part(folder, name, day, key="c", regret=0.0, **policies):
     """Store a part of a point whose regret is one number."""
     point = fabricate(LABELS, num_seeds=2, horizon=6).sel(policy=list(policies))
     point["regret"] = point["regret"] * 0 + regret
@@ -35,16 +35,16 @@ def read(folder, key="c", **policies):
     return regrets(point)
 
 
-def missing(folder, key, **policies):
+def missing_of(folder, key, **policies):
     return set(index_of(folder).missing(RunRequest(POINT, CacheKey(key, policies))))
 
 
 def test_a_policy_is_missing_unless_it_is_stored_with_its_key_and_its_points(tmp_path):
-    keep(tmp_path, "a", "1", acqb="k1", random="k2")
-    assert missing(tmp_path, "c", acqb="k1", random="k2") == set()
-    assert missing(tmp_path, "c", acqb="k3", random="k2") == {"acqb"}
-    assert missing(tmp_path, "c", acqb="k1", zero="k1") == {"zero"}
-    assert missing(tmp_path, "d", acqb="k1") == {"acqb"}
+    store_part(tmp_path, "a", "1", acqb="k1", random="k2")
+    assert missing_of(tmp_path, "c", acqb="k1", random="k2") == set()
+    assert missing_of(tmp_path, "c", acqb="k3", random="k2") == {"acqb"}
+    assert missing_of(tmp_path, "c", acqb="k1", zero="k1") == {"zero"}
+    assert missing_of(tmp_path, "d", acqb="k1") == {"acqb"}
     other = RunRequest("K=2", CacheKey("c", {"acqb": "k1"}))
     assert set(index_of(tmp_path).missing(other)) == {"acqb"}
     with pytest.raises(ValueError, match="is of experiment mine, and .* is where those of other"):
@@ -53,21 +53,21 @@ def test_a_policy_is_missing_unless_it_is_stored_with_its_key_and_its_points(tmp
 
 @pytest.mark.parametrize("newer", cases(["a", "z"], ["a"]))
 def test_of_two_results_of_one_key_the_newer_is_read_whatever_their_names(tmp_path, newer):
-    keep(tmp_path, "m", "1", regret=1.0, acqb="k1", random="k2")
-    keep(tmp_path, newer, "2", regret=2.0, acqb="k1")
+    store_part(tmp_path, "m", "1", regret=1.0, acqb="k1", random="k2")
+    store_part(tmp_path, newer, "2", regret=2.0, acqb="k1")
     assert read(tmp_path, acqb="k1", random="k2") == {"acqb": 2.0, "random": 1.0}
 
 
 def test_each_policy_is_read_by_its_own_key(tmp_path):
-    keep(tmp_path, "a", "1", regret=1.0, acqb="k1", random="k2")
-    keep(tmp_path, "b", "2", regret=2.0, acqb="k3", random="k2")
+    store_part(tmp_path, "a", "1", regret=1.0, acqb="k1", random="k2")
+    store_part(tmp_path, "b", "2", regret=2.0, acqb="k3", random="k2")
     assert read(tmp_path, acqb="k1", random="k2") == {"acqb": 1.0, "random": 2.0}
     assert read(tmp_path, acqb="k3") == {"acqb": 2.0}
 
 
 def test_what_is_asked_for_again_is_the_newest_and_nothing_else_is_touched(tmp_path):
-    keep(tmp_path, "a", "1", key="c", regret=1.0, acqb="k1")
-    keep(tmp_path, "b", "2", key="d", regret=2.0, acqb="k1")
+    store_part(tmp_path, "a", "1", key="c", regret=1.0, acqb="k1")
+    store_part(tmp_path, "b", "2", key="d", regret=2.0, acqb="k1")
     before = {name: (tmp_path / f"{name}.nc").read_bytes() for name in "ab"}
     assert read(tmp_path, "d", acqb="k1") == {"acqb": 2.0}
     assert before == {name: (tmp_path / f"{name}.nc").read_bytes() for name in "ab"}
@@ -79,19 +79,19 @@ def test_what_is_asked_for_again_is_the_newest_and_nothing_else_is_touched(tmp_p
 
 
 def test_a_damaged_file_is_set_aside_and_its_points_are_missing(tmp_path):
-    keep(tmp_path, "a", "1", acqb="k1")
+    store_part(tmp_path, "a", "1", acqb="k1")
     file = tmp_path / "a.nc"
     content = bytearray(file.read_bytes())
     content[1000] ^= 1
     file.write_bytes(content)
     with pytest.raises(results.ResultError, match="was damaged and is set aside"):
         read(tmp_path, acqb="k1")
-    assert missing(tmp_path, "c", acqb="k1") == {"acqb"}
+    assert missing_of(tmp_path, "c", acqb="k1") == {"acqb"}
     assert {path.name for path in tmp_path.iterdir()} == {".a.nc.torn"}
 
 
 def test_rounds_are_those_that_are_asked_for(tmp_path):
-    keep(tmp_path, "a", "1", acqb="k1")
+    store_part(tmp_path, "a", "1", acqb="k1")
     asked = [RunRequest(POINT, CacheKey("c", {"acqb": "k1"}))]
     (point,) = index_of(tmp_path).read(asked, rounds=[4, 6])
     np.testing.assert_array_equal(point["round"], [4, 6])
@@ -115,7 +115,7 @@ def request(rates, seeds, labels=LABELS):
     return RunRequest(POINT, CacheKey("c", dict.fromkeys(labels, "k")), rates, seeds)
 
 
-def identical(one, other):
+def assert_identical_data(one, other):
     both = (data.drop_vars(["seconds_per_round", "compile_seconds"]) for data in (one, other))
     xr.testing.assert_identical(*(data.drop_attrs() for data in both))
 
@@ -130,9 +130,9 @@ def test_seeds_and_rates_of_several_files_are_one_point_whatever_their_order(tmp
     lacking = index.missing(request([0.3, 0.6], [4, 5]))
     assert lacking == dict.fromkeys(LABELS, [(0.3, 5), (0.6, 4), (0.6, 5)])
     (point,) = index.read([request([0.5, 0.4], [4, 1])])
-    identical(point, WHOLE.sel(arrival_rate=[0.5, 0.4], seed=[4, 1]))
+    assert_identical_data(point, WHOLE.sel(arrival_rate=[0.5, 0.4], seed=[4, 1]))
     for data in (results.load(tmp_path), *results.load_points(tmp_path)):
-        identical(data, WHOLE)
+        assert_identical_data(data, WHOLE)
     assert index.outdated() == []
 
 
@@ -141,7 +141,7 @@ def test_files_of_two_studies_are_one_dataset(tmp_path):
     keep_runs(tmp_path / "one", "a", [0.3, 0.4], [0, 1, 2])
     keep_runs(tmp_path / "two", "b", [0.3, 0.4], [3, 4])
     both = results.load([tmp_path / "one", tmp_path / "two"])
-    identical(both, WHOLE.sel(arrival_rate=[0.3, 0.4]))
+    assert_identical_data(both, WHOLE.sel(arrival_rate=[0.3, 0.4]))
     keep_runs(tmp_path / "two", "c", [0.5], [0], ["random"])
     assert results.load([tmp_path / "two", tmp_path / "one"]).sizes["arrival_rate"] == 3
 

@@ -25,7 +25,7 @@ def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
     return file
 
 
-def hidden(folder: Path) -> list[str]:
+def hidden_files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
@@ -91,13 +91,13 @@ def test_a_process_killed_while_writing_leaves_the_old_result(
     monkeypatch.undo()
     for path in (tmp_path, file):
         xr.testing.assert_identical(results.load(path), old)
-    left = [tmp_path / name for name in hidden(tmp_path)]
+    left = [tmp_path / name for name in hidden_files(tmp_path)]
     assert len(left) == {"to_netcdf": 0, "fsync": 1, "replace": 1}[last]
     for file in left:
         os.utime(file, (0, 0))
     store(tmp_path / "point", new)
     xr.testing.assert_identical(results.load(tmp_path), new)
-    assert hidden(tmp_path) == []
+    assert hidden_files(tmp_path) == []
 
 
 def test_what_another_process_may_be_writing_is_left_alone(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_what_another_process_may_be_writing_is_left_alone(tmp_path: Path) -> No
         file.touch()
         os.utime(file, (now - age, now - age))
     store(tmp_path / "point", fabricate())
-    assert sorted(hidden(tmp_path)) == [".other.nc.2.partial", ".point.nc.1.partial"]
+    assert sorted(hidden_files(tmp_path)) == [".other.nc.2.partial", ".point.nc.1.partial"]
 
 
 @pytest.mark.parametrize("step", cases(STEPS, ["replace"]))
@@ -126,7 +126,7 @@ def test_a_failure_while_writing_leaves_the_old_result(
         store(tmp_path / "point", fabricate(horizon=30))
     monkeypatch.undo()
     xr.testing.assert_identical(results.load(tmp_path), old)
-    assert hidden(tmp_path) == []
+    assert hidden_files(tmp_path) == []
 
 
 def test_a_half_written_first_result_is_never_read(tmp_path: Path) -> None:

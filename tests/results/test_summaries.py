@@ -89,7 +89,7 @@ def test_queue_regret_and_throughput_by_hand() -> None:
     assert float(rate[2, 1, 0, 9]) == int(ds["departures"][2, 1, 0, 9]) / 40
 
 
-def stranding(**attributes: Any) -> xr.Dataset:
+def make_stranding(**attributes: Any) -> xr.Dataset:
     """A query arrives in each of ten rounds: the first is never served, others leave after one."""
     rounds = np.arange(1, 11)
     each = {"queue_length": np.minimum(rounds, 2), "departures": np.maximum(rounds - 2, 0)}
@@ -101,7 +101,7 @@ def stranding(**attributes: Any) -> xr.Dataset:
 
 def test_a_policy_that_strands_queries_does_not_look_quick() -> None:
     """Eight queries stayed one round, the first nine, and the last none: 17 / 10."""
-    made = stranding()
+    made = make_stranding()
     (row,) = (
         frame.tabulate_runs([made], ["time_mean", "time_per_arrival"], [4, 10])
         .filter(metric="time_per_arrival")
@@ -128,7 +128,7 @@ def test_a_policy_that_strands_queries_does_not_look_quick() -> None:
 def test_the_time_of_all_arrivals_needs_every_place_where_queries_can_be(
     attributes: dict[str, Any], recorded: list[str], known: bool
 ) -> None:
-    made = stranding(**attributes)
+    made = make_stranding(**attributes)
     for name in recorded:
         made[name] = 0.0 * made["departures"] + (0.2 if name == "gave_up" else 1)
     point = summaries.add_time_per_arrival(made)

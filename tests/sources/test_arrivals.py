@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
-from composing import composed
+from composing import compose_config
 from tiers import cases
 
 import cqbjax
@@ -27,13 +27,13 @@ TRACES = {"azure_llm_2023_conv": 19_366, "mooncake_conversation": 12_031}
 
 
 @functools.partial(jax.jit, static_argnames="horizon")
-def drawn_for(process, rate, seeds, horizon):
+def draw_for(process, rate, seeds, horizon):
     return jax.vmap(lambda seed: process.draw_arrivals(rng.run_key(seed), rate, horizon))(seeds)
 
 
 def arrivals(process, rate, seeds, horizon=T):
     """Return A(1), ..., A(T) of some seeds: [S, T], or of one: [T]."""
-    drawn = drawn_for(
+    drawn = draw_for(
         as_arrays(process), jnp.asarray(rate), jnp.atleast_1d(jnp.asarray(seeds)), horizon
     )
     return np.asarray(drawn)[0 if np.ndim(seeds) == 0 else slice(None)]
@@ -51,7 +51,7 @@ def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
     rounds = jnp.arange(1, 51)
     expected = rng.round_uniforms(rng.run_key(3), rounds, rng.Stream.ARRIVAL) < 0.6
     np.testing.assert_array_equal(instance(SOURCE).arrivals, expected)
-    config = composed("experiment=synthetic")
+    config = compose_config("experiment=synthetic")
     assert config.arrivals == "bernoulli" and build_queries(config, SOURCE) is SOURCE
 
 
@@ -160,11 +160,11 @@ def test_arrivals_of_a_configuration(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("when,tokens\n0.5,3\n1.0,4\n4.0,5\n")
     words = ("arrivals=trace", f"trace={file}", "trace_column=when")
-    config = composed("experiment=synthetic", *words)
+    config = compose_config("experiment=synthetic", *words)
     made = build_queries(config, SOURCE)
     np.testing.assert_allclose(made.process.times, [0, 0.5 / 1.75, 2.0])
     assert describe_differences(config)["arrivals"] == "trace mine"
-    bursty = describe_differences(composed("experiment=synthetic", "arrivals=bursty"))
+    bursty = describe_differences(compose_config("experiment=synthetic", "arrivals=bursty"))
     assert bursty["arrivals"] == "bursty (0.5, 50 rounds)"
     for wrong, message in (
         (
@@ -175,7 +175,7 @@ def test_arrivals_of_a_configuration(tmp_path):
         (("arrivals=trace", f"trace={file}"), "lacks column 'timestamp', it has when, tokens"),
     ):
         with pytest.raises(ValueError, match=message):
-            build_queries(composed("experiment=synthetic", *wrong), SOURCE)
+            build_queries(compose_config("experiment=synthetic", *wrong), SOURCE)
 
 
 def table(path, **columns):

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from composing import composed
+from composing import compose_config
 from hydra.utils import instantiate
-from stationary import close, swept
+from stationary import close, sweep_stationary
 
 import cqbjax
 from cqbjax import mnl, policies, rng
@@ -95,7 +95,7 @@ def test_a_wrong_matrix_is_one_sentence():
 @pytest.mark.slow
 def test_the_command_line_takes_a_matrix():
     words = "source=success_probabilities", "source.matrix=[[0.9,0.2,0.1],[0.5,0.6,0.2]]"
-    source = instantiate(dict(composed(*words).source), _convert_="all")
+    source = instantiate(dict(compose_config(*words).source), _convert_="all")
     assert source.problem(1, 10)[:3] == (2, 1, 3) and source.weights is None
 
 
@@ -104,7 +104,7 @@ def test_mean_queues_of_one_kind_are_known():
     """RAND serves with the mean probability, and the oracle with the largest: two Geo/Geo/1."""
     source, rate = SuccessProbabilities(matrix=[[0.8], [0.4]]), 0.35
     chosen = {"random": policies.RandomRouting()}
-    data = swept(chosen, source, rate, seeds=300, horizon=6000)
+    data = sweep_stationary(chosen, source, rate, seeds=300, horizon=6000)
     for label, chance in (("random", 0.6), ("optimal", 0.8)):
         queue = data.queue_length.sel(policy=label).mean("round")
         close(queue, queues.geometric(chance, rate))

@@ -46,7 +46,7 @@ def cases() -> dict[str, tuple[Case, str]]:
     return made
 
 
-def of_memory() -> dict[str, Case]:
+def memory_cases() -> dict[str, Case]:
     """Return cases in which verdicts are kept, prompts look alike, or each comes once."""
     once, repeated = pool(3), pool(3)
     repeated = dataclasses.replace(repeated, contexts=np.repeat(repeated.contexts[:12], 5, axis=0))
@@ -60,7 +60,7 @@ def of_memory() -> dict[str, Case]:
 
 
 CASES = cases()
-MEMORY = of_memory()
+MEMORY = memory_cases()
 # What three rows a round or several arrivals change is the round and what is learnt, alike for all
 # forms of ACQB: those that have code of their own are compared at K = 1 and 2 of one arrival, with
 # each kind of parameters. To compile them is half of the time.
@@ -210,7 +210,7 @@ class Planted:
         self.played = dict(zip(seeds, played, strict=True))
         self.recorded = {seed: recorded.record(case) for seed, case in cases.items()}
 
-    def found(self, seed: int, spoil=None, **wrong: float) -> dict[str, int]:
+    def find_differences(self, seed: int, spoil=None, **wrong: float) -> dict[str, int]:
         """Return what differs when the reference has wrong settings or `spoil`ed draws."""
         ours, (workload, draws) = self.played[seed], self.recorded[seed]
         if spoil is not None:
@@ -218,10 +218,10 @@ class Planted:
         settings = dataclasses.replace(self.case.settings(), **wrong)
         return differences(ours, reference.simulate(self.label, workload, draws, settings))
 
-    def noticed(self, spoil=None, **wrong: float) -> dict[str, int]:
+    def notice(self, spoil=None, **wrong: float) -> dict[str, int]:
         """Return what the first of several runs to differ shows."""
         for seed in self.seeds:
-            differing = self.found(seed, spoil, **wrong)
+            differing = self.find_differences(seed, spoil, **wrong)
             if differing:
                 return differing
         return {}
@@ -231,12 +231,12 @@ class Planted:
 def test_a_slightly_wrong_setting_is_noticed(x64: None) -> None:
     planted = Planted("routing-1", "acqb", range(40))
     case = planted.case
-    assert not any(planted.found(seed) for seed in range(4))
+    assert not any(planted.find_differences(seed) for seed in range(4))
     for field, change in (("alpha_scale", 1e-3), ("kappa", 1e-3), ("c1", 0.1)):
         wrong = {field: getattr(case, field) + change}
-        assert "assortment" in planted.noticed(**wrong), field
+        assert "assortment" in planted.notice(**wrong), field
     # The estimate is compared every round, so the smallest change of its objective shows at once.
-    assert planted.found(0, lambda0=case.lambda0 + 1e-5)["theta"] <= 5
+    assert planted.find_differences(0, lambda0=case.lambda0 + 1e-5)["theta"] <= 5
 
 
 def one_more_exploration(draws: reference.Draws, ours: reference.Trajectory) -> reference.Draws:
@@ -276,7 +276,7 @@ def with_entry(draws: reference.Draws, field: str, at: int, value: object) -> re
     ],
 )
 def test_one_wrong_draw_of_a_whole_run_is_noticed(spoil, field: str, x64: None) -> None:
-    differing = Planted("routing-1", "acqb", range(9, 14)).noticed(spoil)
+    differing = Planted("routing-1", "acqb", range(9, 14)).notice(spoil)
     assert differing.get(field, 0) > HORIZON // 2, differing
 
 
@@ -316,10 +316,10 @@ FAULTS = {
 @pytest.mark.slow
 def test_each_fault_of_the_algorithm_is_noticed(x64: None, monkeypatch) -> None:
     planted = Planted("disjoint-2", "acqb", range(2, 6))
-    assert not planted.noticed()
+    assert not planted.notice()
     for method, fault in FAULTS.items():
         with monkeypatch.context() as patch:
             patch.setattr(reference.Estimator, method, fault)
-            fields = planted.noticed()
+            fields = planted.notice()
         assert "theta" in fields and ("assortment" in fields or method == "_fit"), (method, fields)
-    assert not planted.noticed()
+    assert not planted.notice()

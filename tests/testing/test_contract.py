@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from composing import CONF, composed
+from composing import CONF, compose_config
 from tiers import cases
 
 from cqbjax.cli._compose import list_labels
@@ -46,10 +46,10 @@ SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.ho
 @functools.cache
 def policies() -> Any:
     """Compose all policies at once; one at a time would take as long as the checks."""
-    return composed(f"policy=[{','.join(LABELS)}]").policy
+    return compose_config(f"policy=[{','.join(LABELS)}]").policy
 
 
-def configured(label: str) -> Any:
+def configure(label: str) -> Any:
     """Instantiate one policy as the study script does."""
     policy = hydra.utils.instantiate(policies()[label])
     if isinstance(policy, WarmStart):
@@ -68,7 +68,7 @@ def test_the_papers_labels_are_known():
 @pytest.mark.slow
 @pytest.mark.parametrize("label", LABELS)
 def test_contract_of_the_configured_policy(label):
-    policy = configured(label)
+    policy = configure(label)
     # Many operations, or loops of them as in a Beta draw, are slow one by one; the reference
     # simulator of test_against_reference and the single runs of test_invariants stand for them.
     # Labels of one program differ in numbers: one of them is played operation by operation.
@@ -124,27 +124,27 @@ class Faulty:
 HIDDEN = []
 
 
-def impurely(action, observation):
+def act_impurely(action, observation):
     HIDDEN.append(None)
     return action._replace(servers=(action.servers + len(HIDDEN)) % 4)
 
 
-def drawing_outside(action, observation):
+def draw_outside(action, observation):
     slot = jnp.asarray(np.random.default_rng().integers(2**30), jnp.int32)
     return action._replace(slot=jnp.where(slot < 0, slot, action.slot))
 
 
-def counting_empty_rounds(old, new, feedback):
+def forget_in_empty_rounds(old, new, feedback):
     """Forget everything in a round without a query."""
     return jax.tree.map(lambda leaf: jnp.where(feedback.valid, leaf, 0.0), new)
 
 
-def learning_from_the_dummy(old, new, feedback):
+def learn_from_the_dummy(old, new, feedback):
     push = jnp.where(feedback.valid, 0.0, 50.0 * (1 + feedback.choice))
     return new._replace(accepted=new.accepted + push * jnp.asarray([1.0, -1.0, 1.0, -1.0]))
 
 
-def reading_the_last_slot(action, observation):
+def read_the_last_slot(action, observation):
     return action._replace(slot=jnp.int32(observation.queue.row.shape[0] + 3))
 
 
@@ -153,16 +153,16 @@ FAULTS = {
     "increasing": dict(act=lambda a, o: a._replace(servers=a.servers[::-1])),
     "server numbers in 0..3": dict(act=lambda a, o: a._replace(servers=a.servers + 2)),
     "waiting query": dict(act=lambda a, o: a._replace(slot=(a.slot + 1) % o.queue.row.shape[0])),
-    "slot 51 of round": dict(act=reading_the_last_slot),
+    "slot 51 of round": dict(act=read_the_last_slot),
     "Action.slot must be int32": dict(act=lambda a, o: a._replace(slot=a.slot * 1.0)),
     "Action.servers must be int32[2]": dict(act=lambda a, o: a._replace(servers=a.servers[:1])),
     "Action.explored must be bool": dict(act=lambda a, o: a._replace(explored=jnp.int32(0))),
-    "must be pure": dict(act=impurely),
-    "when it is traced again": dict(act=drawing_outside),
+    "must be pure": dict(act=act_impurely),
+    "when it is traced again": dict(act=draw_outside),
     "shapes and types": dict(learn=lambda o, n, f: n._replace(offered=n.offered.astype(jnp.int32))),
     "structure that init returns": dict(learn=lambda o, n, f: (n.offered, n.accepted)),
-    "leaving out update": dict(learn=counting_empty_rounds),
-    "valid=False must teach nothing": dict(learn=learning_from_the_dummy),
+    "leaving out update": dict(learn=forget_in_empty_rounds),
+    "valid=False must teach nothing": dict(learn=learn_from_the_dummy),
 }
 
 
@@ -186,7 +186,7 @@ def test_a_planted_fault_is_found(message):
 def test_a_batch_that_mixes_its_runs_is_found():
     def mix(action, observation):
         # The batching rule sums over the batch; a run alone sees itself only.
-        shift = summed_over_the_batch(observation.queue.row[0] + 1) % 4
+        shift = sum_over_the_batch(observation.queue.row[0] + 1) % 4
         return action._replace(servers=jnp.sort((action.servers + shift) % 4))
 
     with pytest.raises(ContractError, match="must not depend on its batch"):
@@ -196,26 +196,26 @@ def test_a_batch_that_mixes_its_runs_is_found():
 @pytest.mark.slow
 def test_a_batching_rule_that_computes_something_else_is_found():
     with pytest.raises(ContractError, match="alone, uncompiled, must decide as in a batch"):
-        check_policy(Faulty(act=lambda a, o: a._replace(explored=a.explored ^ batched(o.arrived))))
+        check_policy(Faulty(act=lambda a, o: a._replace(explored=a.explored ^ batch(o.arrived))))
 
 
 @jax.custom_batching.custom_vmap
-def batched(value):
+def batch(value):
     return value & False
 
 
-@batched.def_vmap
-def _batched(axis_size, in_batched, value):
+@batch.def_vmap
+def _batch(axis_size, in_batched, value):
     return value | True, in_batched[0]
 
 
 @jax.custom_batching.custom_vmap
-def summed_over_the_batch(value):
+def sum_over_the_batch(value):
     return value
 
 
-@summed_over_the_batch.def_vmap
-def _summed(axis_size, in_batched, value):
+@sum_over_the_batch.def_vmap
+def _sum(axis_size, in_batched, value):
     total = jnp.sum(value) if in_batched[0] else axis_size * value
     return jnp.broadcast_to(total, (axis_size,)), True
 

@@ -101,7 +101,7 @@ class Shop(ServiceModel):
         return self.price(drawn)
 
 
-def outside(drawn):
+def draw_outside(drawn):
     return drawn + np.random.default_rng().uniform()
 
 
@@ -121,7 +121,7 @@ FAULTS = {
         Own(made=lambda drawn: drawn.at[7].set(jnp.nan)),
     "Own: react must return a return_delay of at least 1 round":
         Own(reaction=lambda s, d: s._replace(return_delay=jnp.int32(8 * d))),
-    "Own: the same key must give the same draws": Own(made=outside),
+    "Own: the same key must give the same draws": Own(made=draw_outside),
     "Own: the first rounds must be the same at any horizon": Own(made=lambda drawn: drawn[::-1]),
     "Own: react must be pure":
         Own(reaction=lambda s, d: s._replace(return_delay=jnp.int32(1 + next(CALLS) % 2))),
@@ -142,7 +142,7 @@ FAULTS = {
         Shop(made=lambda d: d.at[3, 1].set(jnp.nan)),
     "Shop.channels must be a whole number, at least 1, and it is 2.0": Shop(many=2.0),
     "Shop.delay must be a whole number, at least 0, and it is -1": Shop(late=-1),
-    "Shop: the same key must give the same draws": Shop(made=outside),
+    "Shop: the same key must give the same draws": Shop(made=draw_outside),
     "Shop: available must be pure": Shop(up=lambda d: d > 0.1 * (next(CALLS) % 2)),
 }  # fmt: skip
 PARTS = "draw must return arrays", "return_delay must be", "needs multi_round"

@@ -207,7 +207,7 @@ def policy_of(scenario, label, case):
     return recorded.policy(label, case, scores(case), **own)
 
 
-def played(case, policy):
+def play_case(case, policy):
     """Return the simulator's run in the reference's terms."""
     rate, key = jnp.asarray(case.arrival_rate, float), rng.run_key(case.seed)
     (decision, length), overflow = play(
@@ -230,7 +230,7 @@ def test_a_run_decides_as_the_reference_does(run, x64):
     theirs = reference.simulate_scenario(
         label, plain_scenario, list(draws_of(case, plain)), case.settings(), rules_of(case)
     )
-    decision, length = played(case, policy_of(scenario, label, case))
+    decision, length = play_case(case, policy_of(scenario, label, case))
     valid, servers = decision.valid, decision.servers
     size = servers.shape[-1]
     satisfied = valid & (decision.choice < size)

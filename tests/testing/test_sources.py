@@ -74,7 +74,7 @@ class Faulty:
         return self.come(self.good.draw_arrivals(key, arrival_rate, horizon))
 
 
-def logged(workload, following):
+def with_log(workload, following):
     rows = workload.utilities.shape[0]
     return workload._replace(
         log=LoggedOutcomes(jnp.zeros(rows, bool), jnp.arange(rows) + following)
@@ -100,7 +100,7 @@ FAULTS = {
     "utilities must be finite": dict(
         draw=lambda workload: workload._replace(utilities=workload.utilities * jnp.nan)
     ),
-    "log.next must be rows of the contexts": dict(draw=lambda workload: logged(workload, 1)),
+    "log.next must be rows of the contexts": dict(draw=lambda workload: with_log(workload, 1)),
     "Workload.log.satisfied must be bool[6]": dict(
         draw=lambda workload: workload._replace(
             log=LoggedOutcomes(workload.prompts, workload.prompts)
@@ -138,7 +138,7 @@ def test_a_planted_fault_is_found(message):
 
 
 def test_without_a_fault_nothing_is_found():
-    check_source(Faulty(draw=lambda workload: logged(workload, 0)))
+    check_source(Faulty(draw=lambda workload: with_log(workload, 0)))
 
 
 def test_several_arrivals_must_be_the_sources_own():

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 import xarray as xr
-from composing import composed, refused
+from composing import compose_config, refusal_of
 
 from cqbjax.cli._instantiate import make
 from cqbjax.core import lazy
@@ -26,27 +26,27 @@ def grid(folder):
     """Return the points of a small grid, the last of which overflows at its capacity."""
     ready = []
     for rate in RATES:
-        config = composed(*WORDS, f"arrival_rate={rate}", f"results_dir={folder}")
+        config = compose_config(*WORDS, f"arrival_rate={rate}", f"results_dir={folder}")
         ready += study_types.prepare_points(config, make, {"arrival_rate": rate})
-    tight = composed(*WORDS[:-1], "capacity=2", "arrival_rate=0.65", f"results_dir={folder}")
+    tight = compose_config(*WORDS[:-1], "capacity=2", "arrival_rate=0.65", f"results_dir={folder}")
     return ready + study_types.prepare_points(tight, make, {"arrival_rate": 0.65})
 
 
-def expected(folder):
+def run_in_one_process(folder):
     """Return what the grid comes to in one process."""
     index = ResultIndex(folder)
     loop.run_all(grid(folder)[:-1], index, Reporter(), loop.Console(quiet=True), True)
     return results.load(folder)
 
 
-def same(folder, whole):
+def assert_same(folder, whole):
     xr.testing.assert_identical(results.load(folder).drop_vars(TIMES), whole.drop_vars(TIMES))
 
 
 @pytest.mark.slow
 def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path):
     pytest.importorskip("ray")
-    whole = expected(tmp_path / "here")
+    whole = run_in_one_process(tmp_path / "here")
     folder, killed = tmp_path / "ray", tmp_path / "killed"
 
     def perform_and_die_once(task):
@@ -74,13 +74,13 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
     assert killed.exists()
     assert list(lost) == ["K=1,arrival_rate=0.65"]
     assert "capacity=2 overflowed" in lost["K=1,arrival_rate=0.65"]
-    same(folder, whole)
+    assert_same(folder, whole)
 
 
 @pytest.mark.slow
 def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_reported(tmp_path):
     pytest.importorskip("submitit")
-    whole = expected(tmp_path / "here")
+    whole = run_in_one_process(tmp_path / "here")
     folder, die = tmp_path / "slurm", tmp_path / "die"
     die.touch()
 
@@ -104,7 +104,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_reported(t
     assert [one.point.label for one in left] == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
     lost = loop.run_on_cluster(Dying(), make, left, ResultIndex(folder), Reporter(), False)
     assert list(lost) == ["K=1,arrival_rate=0.65"]
-    same(folder, whole)
+    assert_same(folder, whole)
 
 
 def test_an_engine_that_is_not_installed_is_named():
@@ -113,7 +113,7 @@ def test_an_engine_that_is_not_installed_is_named():
 
 
 def test_an_unknown_cluster_is_refused():
-    assert "cluster dask is unknown; choose from ray, slurm" in refused(["cluster=dask"])
+    assert "cluster dask is unknown; choose from ray, slurm" in refusal_of(["cluster=dask"])
 
 
 def test_a_machine_without_slurm_is_reported(tmp_path, monkeypatch):
