@@ -60,7 +60,7 @@ SECTIONS: dict[str, Callable[[bool, Log, Rows], Iterable[Row]]] = {
     "start": lambda quick, log, _: processes.time_commands(quick, log),
     "throughput": lambda quick, log, _: measure_throughput(quick, log),
     "numpy": compare_numpy,
-    "worlds": lambda quick, log, _: costs.rows(quick, log),
+    "scenarios": lambda quick, log, _: costs.rows(quick, log),
     "peers": lambda quick, log, _: peers.rows(quick, log),
 }
 

@@ -39,7 +39,7 @@ COLUMNS = {
                    "rounds_a_second", "whole_rounds_a_second", "repeated", "bytes_a_run",
                    "compile_seconds"],
     "numpy": ["case", "loop", "rounds", "seconds_a_round", "rounds_a_second", "ratio"],
-    "worlds": ["what", "against", "policy", "seconds_a_round_run", "cost", "cost_from", "cost_to",
+    "scenarios": ["what", "against", "policy", "seconds_a_round_run", "cost", "cost_from", "cost_to",
                "repeats"],
     "peers": ["work", "peer", "peer_rounds_a_second", "peer_batch_rounds_a_second", "ours",
               "run_rounds_a_second", "batch_rounds_a_second", "horizon", "runs",
