@@ -11,10 +11,12 @@ import numpy as np
 from cqbjax.core import conformance, contract
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.engine import batches, programs
+from cqbjax.core.recorders import QueueLength
+from cqbjax.engine import batches, memory, programs
 from cqbjax.engine.batches import Batch, Member, Runs, SweepPlan, take
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import SweepSpec
 
 
 class RunResults(NamedTuple):
@@ -29,6 +31,20 @@ class RunResults(NamedTuple):
     recorded: dict[str, np.ndarray]
     overflow: np.ndarray
     peak: np.ndarray
+
+
+class _ChunkState(NamedTuple):
+    """An unfinished chunk.
+
+    Attributes:
+        seconds: spent on it.
+        carry: carry of the scan at the beginning of the next round.
+        recorded: name -> [runs, R so far, ...], or [runs, ...].
+    """
+
+    seconds: Any
+    carry: Any
+    recorded: dict[str, Any]
 
 
 class PolicyResults(NamedTuple):
@@ -138,39 +154,36 @@ def attempt(
 ) -> tuple[RunResults, Seconds]:  # fmt: skip
     """Run some runs of a batch with this many slots, compiling unless every chunk is stored."""
     spec = plan.program_spec(batch, slots)
-    begun, waited, compiling, earlier = time.perf_counter(), 0.0, 0.0, 0.0
+    begun, waited, compiling = time.perf_counter(), 0.0, 0.0
     compiled: programs.Programs | None = None
-    done: list[RunResults] = []
-    like = (
-        0,
-        RunResults({one.name: np.zeros(0) for one in batch.spec.recorders}, *[np.zeros(0)] * 2),
-    )
+    done: list[tuple[RunResults, float]] = []
     for index, real in _chunk_indices(len(runs.seed), spec.runs):
         chunk = take(runs, index)
         name = f"{slots}-{arrays_digest(chunk)}"
-        stored = checkpoints.load(name, like)
+        zero = np.zeros(len(index), np.int32)
+        like = 0.0, RunResults(_empty_records(batch.spec, len(index)), zero, zero)
+        stored = checkpoints.load(f"{name}.done", like)
         if stored is not None:
-            earlier += float(stored[0])
-            done.append(stored[1])
+            done.append((stored[1], float(stored[0])))
             progress.advance(real * batch.spec.problem.horizon)
             continue
-        asked = time.perf_counter()
         if compiled is None:
             progress.set_activity("compiling", batch.labels[0])
+            asked = time.perf_counter()
             compiled = programs.compile_one(spec)
             waited, compiling = time.perf_counter() - asked, compiled.seconds
-            asked += waited
-        done.append(run_chunk(compiled, batch, chunk, real, progress))
-        checkpoints.save(name, (time.perf_counter() - asked, done[-1]))
+        done.append(run_chunk(compiled, batch, chunk, real, progress, checkpoints, name))
     running = time.perf_counter() - begun - waited
     progress.run_seconds += running
-    return _concatenate(done), Seconds(compiling, running + earlier)
+    earlier = sum(seconds for _, seconds in done)
+    return _concatenate([results for results, _ in done]), Seconds(compiling, running + earlier)
 
 
 def run_chunk(
-    compiled: programs.Programs, batch: Batch, runs: Runs, real: int, progress: Reporter
-) -> RunResults:
-    """Run one chunk over the horizon.
+    compiled: programs.Programs, batch: Batch, runs: Runs, real: int, progress: Reporter,
+    checkpoints: Checkpoints, name: str,
+) -> tuple[RunResults, float]:  # fmt: skip
+    """Run one chunk over the horizon, or over what is left of it after its checkpoint.
 
     Args:
         compiled: programs.
@@ -178,37 +191,66 @@ def run_chunk(
         runs: runs of the chunk.
         real: how many of its first runs count; the others are padding.
         progress: counts rounds done.
+        checkpoints: where the chunk is loaded and stored.
+        name: name of the chunk in its checkpoints.
+
+    Returns:
+        The results of its runs, and the seconds that were spent on them in an earlier process.
     """
     progress.set_activity("running", batch.labels[0])
-    spec, records, made = batch.spec, batch.spec.records, list[dict[str, Any]]()
+    spec, records = batch.spec, batch.spec.records
+    empty = _empty_records(spec, len(runs.seed))
     policy, instance, carry = start_chunk(compiled, batch, runs)
-    rounds = records.per_call * records.every
-    for call in range(records.calls):
-        of_call = []
+    begun, rounds = time.perf_counter(), records.per_call * records.every
+    state = checkpoints.load(name, _ChunkState(0.0, carry, empty)) or _ChunkState(0.0, carry, empty)
+    before, first = float(state.seconds), state.recorded[QueueLength.name].shape[1]
+    first //= records.per_call
+    progress.advance(real * rounds * first)
+    for call in range(first, records.calls):
+        carry, made = state.carry, list[dict[str, Any]]()
         for stretch, count in compiled.stretches(1 + call * rounds):
             carry, recorded = compiled.advance(policy, instance, carry, stretch)
             for one in spec.recorders:
                 values = np.asarray(recorded[one.name])
                 recorded[one.name] = values[:, :count] if one.per == "round" else values
-            of_call.append(recorded)
+            made.append(recorded)
         _check_actions(batch, runs, carry.breach)
         # If every run of the chunk has to be repeated, its other rounds are not needed.
         lost = (np.asarray(carry.overflow) > 0).all()
         left = records.calls - call - 1 if lost else 0
-        made += of_call * (1 + left)
+        recorded = _append_records(spec, state.recorded, *made * (1 + left))
+        state = _ChunkState(before + time.perf_counter() - begun, carry, recorded)
         progress.advance(real * rounds)
         if lost:
             progress.expect(-real * rounds * left)
             break
-    # Records of rounds follow one another; of those of runs the last one holds.
-    joined = {
-        one.name: np.concatenate([some[one.name] for some in made], axis=1)
+        checkpoints.save(name, state)
+    carry = state.carry
+    results = RunResults(state.recorded, np.asarray(carry.overflow), np.asarray(carry.peak))
+    results = take(results, slice(real))
+    checkpoints.save(f"{name}.done", (state.seconds, results), always=True)
+    checkpoints.drop(name)
+    return results, before
+
+
+def _empty_records(spec: SweepSpec, runs: int) -> dict[str, Any]:
+    """Return the records before the first round: [runs, 0, ...], or [runs, ...] per run."""
+    axes = {"round": (runs, 0), "run": (runs,)}
+    shapes = memory.record_shapes(spec.recorders, spec.problem)
+    return {
+        recorder.name: np.zeros(axes[recorder.per] + shape.shape, shape.dtype)
+        for recorder, shape in zip(spec.recorders, shapes, strict=True)
+    }
+
+
+def _append_records(spec: SweepSpec, *recorded: dict[str, Any]) -> dict[str, Any]:
+    """Concatenate records of rounds; of the records of runs, return the last."""
+    return {
+        one.name: np.concatenate([some[one.name] for some in recorded], axis=1)
         if one.per == "round"
-        else made[-1][one.name]
+        else np.asarray(recorded[-1][one.name])
         for one in spec.recorders
     }
-    results = RunResults(joined, np.asarray(carry.overflow), np.asarray(carry.peak))
-    return take(results, slice(real))
 
 
 def start_chunk(compiled: programs.Programs, batch: Batch, runs: Runs) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""A long sweep that was killed goes on after its last finished chunk, to the same bits."""
+"""A long sweep that was killed goes on from its last snapshot, to the same bits."""
 
 import jax
 import numpy as np
@@ -40,9 +40,16 @@ class Counting(Reporter):
             raise Killed
 
 
+@pytest.fixture
+def frequent_checkpoints(monkeypatch):
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("capacity", ["auto", 60])
-def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, capacity):
+def test_a_killed_sweep_goes_on_to_the_same_bits(
+    tmp_path, frequent_checkpoints, monkeypatch, capacity
+):
     """Killed in its first chunk and then in a later one; only what was not done is run."""
     ran = []
     whole = cqbjax.sweep(POLICIES, POOL, **KEYS, capacity=capacity)
@@ -63,69 +70,76 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, capacity
             cqbjax.sweep(
                 POLICIES, POOL, **KEYS, capacity=capacity, progress=Counting(most), resume=tmp_path
             )
-    assert len(list(tmp_path.glob("*.checkpoint"))) == 1
+    assert len(list(tmp_path.glob("*.checkpoint"))) >= 2
     counting = Counting()
     again = cqbjax.sweep(
         POLICIES, POOL, **KEYS, capacity=capacity, progress=counting, resume=tmp_path
     )
     xr.testing.assert_identical(again.drop_vars(TIMES), whole.drop_vars(TIMES))
     assert counting.rounds == counting.expected and (again.seconds_per_round > 0).all()
-    assert len(list(tmp_path.iterdir())) == 6, "what came of each chunk"
-    # Killed in the fourth call of the first chunk, and in the sixth of the second.
-    assert len(ran) == 2 * 3 * 10 + 4 + 6, "a kill costs the chunk that it fell into, no more"
+    stored = [file.name for file in tmp_path.iterdir()]
+    assert len(stored) == 6 and all(".done." in name for name in stored), "what came of each chunk"
+    assert len(ran) == 2 * 3 * 10 + 2, "a kill costs the call that it fell into, no more"
 
 
 @pytest.mark.slow
-def test_nothing_of_another_sweep_is_taken(tmp_path):
+def test_nothing_of_another_sweep_is_taken(tmp_path, frequent_checkpoints):
     with pytest.raises(Killed):
-        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(190), resume=tmp_path)
-    (stored,) = tmp_path.iterdir()
+        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
     other = {"mine": EpsilonGreedy(epsilon=0.4)}
     taken = cqbjax.sweep(other, POOL, **KEYS, resume=tmp_path)
     alone = cqbjax.sweep(other, POOL, **KEYS)
     xr.testing.assert_identical(taken.drop_vars(TIMES), alone.drop_vars(TIMES))
-    assert stored.is_file(), "what was kept of the first is still there"
+    stored = [file for file in tmp_path.iterdir() if ".done." not in file.name]
+    assert len(stored) == 1, "what was kept of the first is still there"
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_one_sentence(tmp_path):
+def test_a_damaged_snapshot_is_one_sentence(tmp_path, frequent_checkpoints):
     with pytest.raises(Killed):
-        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(190), resume=tmp_path)
+        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
     (file,) = tmp_path.glob("*.checkpoint")
     file.write_bytes(file.read_bytes()[:300])
     with pytest.raises(ValueError, match="not readable, delete it to run again"):
         cqbjax.sweep(POLICIES, POOL, **KEYS, resume=tmp_path)
 
 
-def test_a_checkpoint_is_found_by_its_chunk(tmp_path):
-    stored, tree = (
-        checkpoints.Checkpoints(tmp_path, "group"),
-        {"count": np.arange(4), "seconds": 0.5},
-    )
-    assert stored.load("1", tree) is None
+def test_a_snapshot_is_stored_when_it_is_due(tmp_path, monkeypatch):
+    stored = checkpoints.Checkpoints(tmp_path, "group")
+    tree = {"key": jax.random.split(jax.random.key(3)), "count": np.arange(4)}
+    stored.save("1", tree)
+    assert stored.load("1", tree) is None, "too soon"
+    stored.save("always", tree, always=True)
+    assert stored.load("always", tree) is not None
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
     stored.save("1", tree)
     found = stored.load("1", tree)
     np.testing.assert_array_equal(found["count"], tree["count"])
-    assert found["seconds"] == 0.5 and stored.load("2", tree) is None
-    assert checkpoints.Checkpoints(tmp_path, "other").load("1", tree) is None
+    assert (jax.random.key_data(found["key"]) == jax.random.key_data(tree["key"])).all()
+    assert found["key"].dtype == tree["key"].dtype
+    checkpoints.Checkpoints(tmp_path, "other").drop()
+    assert stored.load("1", tree) is not None
+    stored.drop()
+    assert stored.load("1", tree) is None and not list(tmp_path.iterdir())
     assert checkpoints.Checkpoints(None).load("1", tree) is None
 
 
 def test_who_keeps_nothing_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    checkpoints.Checkpoints(None).save("1", [np.zeros(2)])
+    checkpoints.Checkpoints(None).save("1", [np.zeros(2)], always=True)
+    checkpoints.Checkpoints(None).drop()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_another_process_of_the_same_batch_has_removed_is_not_missed(
-    tmp_path, monkeypatch
-):
+def test_what_another_process_of_the_same_group_has_tidied_is_not_missed(tmp_path, monkeypatch):
     """It has finished, and removed the folder: at any moment of this one."""
     stored = checkpoints.Checkpoints(tmp_path / "gone", "group")
     assert stored.load("0", np.zeros(2)) is None
+    monkeypatch.setattr(type(tmp_path), "glob", lambda *_: [tmp_path / "gone" / "a.checkpoint"])
+    stored.drop()
 
     def remove_twice(path, _):
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(checkpoints, "write_atomic", remove_twice)
-    stored.save("0", np.zeros(2))
+    stored.save("0", np.zeros(2), always=True)

@@ -184,34 +184,21 @@ def test_a_too_small_capacity_is_reported_with_one_that_suffices(slots_by_seed):
 
 
 def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
-    sweep, clock = plan({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0, 21.0])
+    sweep, clock = plan({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0])
     (group,), reported = sweep.batches, Notices()
     # Compiled ahead, they took longer than they are waited for.
-    made = types.SimpleNamespace(seconds=4.0)
-    once = RunResults({"queue_length": np.ones((2, 1))}, np.zeros(2), np.zeros(2))
-    stored = []
+    made, once = types.SimpleNamespace(seconds=4.0), {"queue_length": np.ones((2, 1))}
 
-    class Stored(Checkpoints):
-        """It has the results of the second chunk, of half a second."""
-
-        def load(self, chunk, like):
-            assert chunk.startswith("32-")
-            return (0.5, once) if stored else None
-
-        def save(self, chunk, tree):
-            stored.append(tree)
-
-    def run_chunk(compiled, group, runs, real, progress):
-        assert compiled is made
-        return once
+    def run_chunk(compiled, group, runs, real, progress, stored, name):
+        assert compiled is made and name.startswith("32-")
+        return RunResults(once, np.zeros(2), np.zeros(2)), 0.5
 
     monkeypatch.setattr(runner.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(programs, "compile_one", lambda spec: made)
     monkeypatch.setattr(runner, "run_chunk", run_chunk)
-    outcome, spent = runner.attempt(sweep, group, group.runs, 32, reported, Stored(None))
+    outcome, spent = runner.attempt(sweep, group, group.runs, 32, reported, Checkpoints(None))
     assert len(outcome.peak) == 4, "two chunks"
-    assert spent == runner.Seconds(4.0, 8.0 + 0.5) and reported.run_seconds == 8.0
-    assert stored == [(7.0, once)], "what was run, without the wait for its program"
+    assert spent == runner.Seconds(4.0, 7.0 + 2 * 0.5) and reported.run_seconds == 7.0
 
 
 @pytest.mark.parametrize(("full", "calls"), [([2, 1, 2], 2), ([2, 9, 1], 4), ([1, 1, 1], 1)])
@@ -228,8 +215,9 @@ def test_a_batch_stops_once_every_run_overflows(full, calls, monkeypatch):
 
     monkeypatch.setattr(runner, "start_chunk", lambda *arguments: (None, None, None))
     once = types.SimpleNamespace(advance=advance, stretches=lambda first: [(first, 1)])
-    outcome = runner.run_chunk(once, group, group.runs, 2, reported)
-    assert begun == [1, 4, 7, 10][:calls]
+    compiled, stored = once, Checkpoints(None)
+    outcome, before = runner.run_chunk(compiled, group, group.runs, 2, reported, stored, "32-")
+    assert begun == [1, 4, 7, 10][:calls] and before == 0.0
     assert reported.done == 2 * 3 * calls == 2 * 12 + reported.expected, (
         "of what is left none is expected"
     )
@@ -238,23 +226,17 @@ def test_a_batch_stops_once_every_run_overflows(full, calls, monkeypatch):
     assert outcome.peak.tolist() == [10 * one for one in full[:2]]
 
 
-def test_records_are_concatenated_and_the_last_of_a_run_counts(monkeypatch):
+def test_records_are_concatenated_and_the_last_of_a_run_counts():
     by_round, by_run = recorders.QueueLength(), recorders.OPTIONAL["time_in_system"]
-    (group,) = plan({}, rates=[0.1, 0.2], seeds=[0]).batches
-    spec = dataclasses.replace(group.spec, recorders=(by_round, by_run))
-    after = types.SimpleNamespace(breach=None, overflow=np.zeros(2), peak=np.ones(2))
-
-    def advance(policy, instance, carry, first):
-        by_call = np.full((2, 5), first)  # of which three are of this call
-        return after, {"queue_length": by_call, "time_in_system": np.full((2, 7), first)}
-
-    monkeypatch.setattr(runner, "start_chunk", lambda *arguments: (None, None, None))
-    once = types.SimpleNamespace(advance=advance, stretches=lambda first: [(first, 3)])
-    both = runner.run_chunk(
-        once, dataclasses.replace(group, specs=(spec,)), group.runs, 2, Notices()
-    ).recorded
-    assert both["queue_length"].tolist() == [[1] * 3 + [4] * 3 + [7] * 3 + [10] * 3] * 2
-    assert both["time_in_system"].tolist() == [[10] * 7] * 2
+    of = dataclasses.replace(plan({}).batches[0].spec, recorders=(by_round, by_run))
+    none = runner._empty_records(of, 5)
+    assert none["queue_length"].shape == (5, 0)
+    assert none["time_in_system"].shape[:2] == (5, 2)
+    first = {"queue_length": np.ones((5, 2)), "time_in_system": np.ones((5, 2))}
+    last = {"queue_length": np.zeros((5, 3)), "time_in_system": np.full((5, 2), 7)}
+    both = runner._append_records(of, none, first, last)
+    assert both["queue_length"].tolist() == [[1, 1, 0, 0, 0]] * 5
+    assert both["time_in_system"].tolist() == [[7, 7]] * 5
 
 
 def test_a_source_is_divided_and_united_leaf_by_leaf():
