@@ -41,7 +41,7 @@ class Board(NamedTuple):
     Attributes:
         rows: with the columns of `SCHEMA`.
         notes: task -> `version`, `content` (cache key of the task), `policies` (label -> cache
-            key), `seconds` (label -> processor time) and the versions that computed it.
+            key) and the versions that computed it.
     """
 
     rows: pl.DataFrame

@@ -1,7 +1,7 @@
 """A policy enters the arena: it runs in the tasks and is compared with all others."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from cqbjax.core.contract import is_third_party, policy_error, prefix_errors
 from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import display, loop
-from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import ResultIndex
 from cqbjax.testing import PROBLEM, check_fairness, check_policy
@@ -38,9 +37,9 @@ def enter(request: Request, composer: Composer) -> bool:
         config = composer.compose(contestant.overrides()).policy[contestant.label]
         check_contestant(contestant.label, composer.make(config))
     entries, skipped = _prepare_entries(request, board, composer)
-    made, failed = _run_entries(entries, request, board, composer, console)
+    made, failed = _run_entries(entries, request, composer, console)
     label = contestant.label if contestant else None
-    written = write_report(made, board, request.folder, label, composer, console)
+    written = write_report(made, board, request.folder, label, console)
     if contestant is not None and contestant.target:
         # From this copy of the policy's file its results can be run again.
         module = contestant.target.rpartition(".")[0]
@@ -103,13 +102,9 @@ def _prepare_entries(
 
 
 def _run_entries(
-    entries: Sequence[PreparedTask],
-    request: Request,
-    board: Board,
-    composer: Composer,
-    console: Console,
+    entries: Sequence[PreparedTask], request: Request, composer: Composer, console: Console
 ) -> tuple[Board, dict[str, str]]:
-    """Print the expected time, run what is not stored, and return all results.
+    """Run what is not stored, and return all results.
 
     Raises:
         ValueError: no task ran.
@@ -122,10 +117,8 @@ def _run_entries(
         index.set_aside_unreadable()
         left[name] = loop.select_missing([entry.ready], index)
     stored = sum(not points for points in left.values())
-    console.print(
-        f"{len(entries)} tasks, {stored} of them stored: about "
-        f"{estimate_minutes(left, request, board)}; the same command resumes after an interruption"
-    )
+    resume = "the same command resumes after an interruption"
+    console.print(f"{len(entries)} tasks, {stored} of them stored; {resume}")
     rows, notes, failed = [], {}, dict[str, str]()
     for number, entry in enumerate(entries):
         name = entry.task.name
@@ -146,47 +139,13 @@ def _run_entries(
     return Board(pl.concat(rows), notes), failed
 
 
-def estimate_minutes(
-    left: Mapping[str, list[PreparedPoint]], request: Request, board: Board
-) -> str:
-    """Return how long the missing points take, as text.
-
-    Each program runs for a moment to find out. The programs of the whole board are more than a
-    process caches, so they would compile twice: their times are those that the board notes.
-    """
-    names = [name for name, points in left.items() if points]
-    if request.contestant is None and {*names} <= {*board.notes}:
-        notes = [board.notes[name] for name in names]
-        seconds = sum(
-            sum(note["seconds"].values())
-            * request.rounds * (request.seeds or note["seeds"]) / note["seeds"]
-            for note in notes
-        )  # fmt: skip
-        return f"{seconds / 60:.1f} min without compiling, as measured for the board"
-    with show_progress() as progress:
-        estimates = [one[0].study_type.estimate(one, progress) for one in left.values() if one]
-    return f"{sum(one.running for of_task in estimates for one in of_task) / 60:.1f} min"
-
-
 def _describe(entry: PreparedTask, index: ResultIndex) -> dict[str, Any]:
-    """Return a board's note on a task: what its results depend on, and how long they took."""
+    """Return a board's note on a task: what its results depend on."""
     key, config = entry.ready.study_type.cache_key(entry.ready), entry.ready.point.config
-    seconds, looks = dict[str, float](), count_looks(index)
-    for _, manifest in index.computations():
-        seconds |= manifest.get("run_seconds", {})
-        versions = manifest["versions"] | {"machine": str(manifest["machine"])}
+    manifest = index.computations()[-1][1]
     return {
         "version": entry.task.version, "content": key.point, "policies": dict(key.policies),
         "known": sorted(entry.known), "seeds": config.num_seeds, "horizon": config.horizon,
-        "first_seed": config.first_seed, "seconds": seconds, "by": versions,
-        "looks": {label: looks.get(label, 0) for label in entry.ready.policies},
+        "first_seed": config.first_seed,
+        "by": manifest["versions"] | {"machine": str(manifest["machine"])},
     }  # fmt: skip
-
-
-def count_looks(index: ResultIndex) -> dict[str, int]:
-    """Return how many policies of each label have run on the seeds of a task so far."""
-    keys: dict[str, set[str]] = {}
-    for _, manifest in index.computations():
-        for label, own in manifest["policies"].items():
-            keys.setdefault(label, set()).add(own)
-    return {label: len(own) for label, own in keys.items()}

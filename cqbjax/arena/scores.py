@@ -2,8 +2,8 @@
 
 A score is 0 for random routing and 1 for the oracle. Scores are aggregated over tasks as Agarwal et
 al. (2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice") propose: by the
-interquartile mean, performance profiles, and a bootstrap stratified by task. Policies of a task are
-compared by Wilcoxon's signed-rank test over its seeds, with Holm's correction over policies.
+interquartile mean, with a bootstrap stratified by task. Policies of a task are compared by
+Wilcoxon's signed-rank test over its seeds, with Holm's correction over policies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -157,16 +157,6 @@ def iqm(scores: np.ndarray) -> np.ndarray:
     from scipy.stats import trim_mean
 
     return np.asarray(trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1))
-
-
-def profile(scores: np.ndarray, taus: np.ndarray) -> np.ndarray:
-    """Return the fraction of runs whose score is above tau, for each tau.
-
-    [..., S, tasks] -> [..., taus].
-    """
-    flat = np.sort(scores.reshape(-1, scores.shape[-2] * scores.shape[-1]), axis=-1)
-    below = np.stack([np.searchsorted(row, taus, side="right") for row in flat])
-    return (1 - below / flat.shape[-1]).reshape(*scores.shape[:-2], len(taus))
 
 
 def bootstrap(

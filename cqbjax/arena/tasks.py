@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from cqbjax.core.labels import split_label
 from cqbjax.experiments.configs import CONF, ComposedConfig, Config
-from cqbjax.results.policy_styles import describe_rules
 
 if TYPE_CHECKING:
     from cqbjax.arena.board import Board
@@ -137,19 +135,6 @@ def list_tasks() -> tuple[Task, ...]:
             raise ValueError(f"{path}: a task needs defaults, title and version") from error
         tasks.append(Task(*some, _read_top(path), on_prompts, shipped))
     return tuple(sorted(tasks, key=lambda task: (not task.shipped, task.on_prompts)))
-
-
-def read_comment(group: str, name: str) -> str:
-    """Return the comment on top of a configuration file; empty if there is no file or comment.
-
-    A policy without a file is its base with other rules.
-    """
-    path = CONF / group / f"{name}.yaml"
-    if group == "policy" and not path.is_file():
-        base, rules = split_label(name)
-        text = read_comment(group, base) if rules else ""
-        return f"{text} Here: {describe_rules(rules)}." if text else ""
-    return _read_top(path) if path.is_file() else ""
 
 
 def _read_top(path: Path) -> str:

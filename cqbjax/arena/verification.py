@@ -17,7 +17,7 @@ from rich.console import Console
 from cqbjax.arena import board as boards
 from cqbjax.arena import scores
 from cqbjax.arena.board import Board
-from cqbjax.arena.entry import check_contestant, count_looks
+from cqbjax.arena.entry import check_contestant
 from cqbjax.arena.report import TABLE, write_report
 from cqbjax.arena.tasks import Composer, Request, compose_task, select_tasks
 from cqbjax.core import backend
@@ -29,7 +29,6 @@ from cqbjax.experiments.configs import ComposedConfig, Config
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import store as results
-from cqbjax.results.index import ResultIndex
 from cqbjax.testing.fairness import check_fairness, permute_servers, run_isolated
 
 # Seeds of the runs that find a policy's calls.
@@ -105,7 +104,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     by = ["task", "policy", "seed"]
     if not pl.concat(derived).sort(by).equals(made.rows.sort(by)):
         raise ValueError(f"{folder}: {boards.NUMBERS} does not follow from its arrays")
-    _check_report(made, board, folder, composer)
+    _check_report(made, board, folder)
     print(f"{folder}: table and page follow from the stored arrays of {len(made.notes)} tasks")
     rows, checked = boards.add_known(made, board), set[str]()
     for number in rng.permutation(len(samples))[: int(values["samples"])]:
@@ -141,10 +140,9 @@ def _check_settings(
     for key, size in sizes.items():
         if size < whole[key]:
             print(f"{task}: {key}={size}, and not {whole[key]}: a first look, not an entry")
-    looks = count_looks(ResultIndex.of_study(folder / "data" / task, config.name))
     facts = {
         "version": of_arena.version, "seeds": config.num_seeds, "horizon": config.horizon,
-        "first_seed": config.first_seed, "looks": {x: looks.get(x, 0) for x in note["looks"]},
+        "first_seed": config.first_seed,
     }  # fmt: skip
     for key, value in facts.items():
         if note[key] != value:
@@ -166,13 +164,13 @@ def _list_settings(config: Config) -> dict[str, Any]:
     return {k: shorten(v) for k, v in configs.to_plain(config).items() if k not in ignored}
 
 
-def _check_report(made: Board, board: Board, folder: Path, composer: Composer) -> None:
+def _check_report(made: Board, board: Board, folder: Path) -> None:
     """Write table and page again, and raise if their text differs from the entry's."""
     labels = {label for note in made.notes.values() for label in note["policies"]} - {OPTIMAL}
     own = sorted(labels - {scores.RANDOM} or labels)
     entrant = own[0] if len(own) == 1 else None
     console = Console(file=io.StringIO())
-    write_report(made, board, folder / DERIVED, entrant, composer, console)
+    write_report(made, board, folder / DERIVED, entrant, console)
     for name in (TABLE, PAGE):
         # Without the pictures.
         there, here = (

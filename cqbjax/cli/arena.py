@@ -51,7 +51,7 @@ def arena(arguments: argparse.Namespace) -> None:
             from cqbjax.arena.report import show_board
             from cqbjax.experiments import display
 
-            show_board(argument, composer, display.make_console())
+            show_board(argument, display.make_console())
         else:
             from cqbjax.arena.entry import enter
 

@@ -132,15 +132,7 @@ def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> di
     }
     if study_type.extensible:
         manifest[CELLS] = {axis: data[axis].values.tolist() for axis in AXES}
-    if study_type.is_sweep:
-        rounds = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
-        running = data.seconds_per_round.values * rounds
-        labels = [str(label) for label in data.policy.values]
-        times = {"compile_seconds": data.compile_seconds.values, "run_seconds": running}
-        for name, values in times.items():
-            by_policy = zip(labels, values, strict=True)
-            manifest[name] = {label: round(float(value), 3) for label, value in by_policy}
-    else:
+    if not study_type.is_sweep:
         manifest[STUDY_TYPE] = type(study_type).__name__
     return manifest
 

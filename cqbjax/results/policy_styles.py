@@ -1,7 +1,7 @@
 """Names, colours and line styles of policies in figures and tables."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,21 +42,18 @@ STYLE: dict[str, Style] = {
 }
 
 
-def describe_rules(rules: Mapping[str, str]) -> str:
-    """Return the rules of a label, from `split_label`, in words."""
-    return ", ".join(_DATA["rules"][rule] for rule in rules.values())
-
-
 def _add_rules(base: str, ending: str) -> Style:
     """Return the style of a base with a label's ending: other dashes, another shade."""
     _, rules = split_label(base + ending)
-    name = f"{STYLE[base].name} ({describe_rules(rules)})"
+    words = ", ".join(_DATA["rules"][rule] for rule in rules.values())
     look = _DATA["endings"].get(ending, {"dashes": _DATA["dashes"]["long"], "mix": 0.2})
     # A share of white is mixed in, or of black if the share is negative.
     channels, share = (int(STYLE[base].color[i : i + 2], 16) for i in (1, 3, 5)), look["mix"]
     mixed = (round(one + abs(share) * (255 * (share > 0) - one)) for one in channels)
     color = "#" + "".join(f"{one:02X}" for one in mixed)
-    return STYLE[base]._replace(name=name, color=color, dashes=(0, tuple(look["dashes"])))
+    return STYLE[base]._replace(
+        name=f"{STYLE[base].name} ({words})", color=color, dashes=(0, tuple(look["dashes"])),
+    )  # fmt: skip
 
 
 # Tables sort by this order: routers follow all others, those with one rule together.

@@ -9,7 +9,6 @@ from composing import CONF, compose_config, refusal_of, run_command
 from tiers import cases
 
 from cqbjax.arena import board as boards
-from cqbjax.arena.entry import estimate_minutes
 from cqbjax.arena.report import write_report
 from cqbjax.arena.request import parse_request, parse_values
 from cqbjax.arena.tasks import FIRST_SEED, list_tasks, select_tasks
@@ -241,16 +240,6 @@ def test_the_board_that_comes_has_each_task_as_it_is(name):
     )
 
 
-def test_the_boards_time_is_estimated_from_its_notes_without_compiling():
-    notes = {"paper": {"seconds": {"a": 90.0, "b": 30.0}, "seeds": 30}}
-    board = boards.Board(pl.DataFrame(schema=boards.SCHEMA), notes)
-    values = parse_values(["tasks=paper", "seeds=15", "rounds=0.5", "tuning=false"])
-    minutes = estimate_minutes(
-        {"paper": [None], "drift": []}, parse_request(values, board=True), board
-    )
-    assert minutes == "0.5 min without compiling, as measured for the board"
-
-
 def test_a_first_look_leaves_the_reported_seeds_alone():
     for words, tuning in (
         ([], False), (["seeds=5"], True), (["seeds=5", "tuning=false"], False),
@@ -310,7 +299,7 @@ def test_a_policy_enters_again_and_is_verified(folder):
     words = ("policy=my_policy.py:Mine", "tasks=paper,impatient", *TINY)
     done = run_command("arena", *words)
     assert done.returncode == 0, done.stderr
-    assert "2 tasks, 0 of them stored: about" in done.stdout
+    assert "2 tasks, 0 of them stored; the same" in done.stdout
     place = folder / "arena" / "Mine"
     table = pl.read_csv(place / "table.csv")
     assert {*table["policy"]} == {"Mine", "optimal", "random"}
@@ -368,13 +357,10 @@ def _check_edits_are_refused(place):
     assert "index.html does not follow from its arrays at <title>The best policy" in message
     page.write_text(original)
     board = boards.read_board(place)
-    more = board.notes["paper"] | {"looks": {"Mine": 0}}
+    more = board.notes["paper"] | {"first_seed": 0}
     boards.write_board(board._replace(notes=board.notes | {"paper": more}), place)
     message = refusal_of(["verify", place], "arena")
-    assert (
-        "board.json has looks={'Mine': 0} for task paper, and the stored results {'Mine': 1}"
-        in message
-    )
+    assert "board.json has first_seed=0 for task paper, and the stored results 2000000" in message
     better = board.rows.with_columns(gap=pl.when(policy="Mine").then(0.0).otherwise("gap"))
     boards.write_board(board._replace(rows=better), place)
     message = refusal_of(["verify", place], "arena")
@@ -391,7 +377,7 @@ def _check_edits_are_refused(place):
     others = board.rows.filter(pl.col("task") != "paper")
     rows = pl.concat([others, boards.tabulate_point(better.point, "paper")])
     made = board._replace(rows=rows)
-    write_report(made, boards.read_board(), place, "Mine", None, display.make_console())
+    write_report(made, boards.read_board(), place, "Mine", display.make_console())
     message = refusal_of(["verify", place, "samples=9"], "arena")
     assert "task paper, policy Mine: attempts differs when it is run again" in message
     # Another scenario under the task's name.

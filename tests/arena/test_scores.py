@@ -30,13 +30,6 @@ def test_the_interquartile_mean_is_rliables():
     np.testing.assert_allclose(scores.iqm(both), [theirs, theirs + 1])
 
 
-def test_a_profile_is_the_share_of_runs_above_each_score():
-    runs = np.array([[0.1, 0.5], [0.5, 0.9]])
-    taus = np.array([0.0, 0.1, 0.5, 0.89, 1.0])
-    assert scores.profile(runs, taus).tolist() == [np.mean(runs > tau) for tau in taus]
-    assert scores.profile(np.stack([runs, runs - 1]), taus)[1].tolist() == [0.0] * 5
-
-
 def test_the_bootstrap_draws_the_runs_of_each_task_by_themselves():
     # Within a task all runs are equal: resampling them changes nothing, mixing tasks would.
     equal = np.tile([0.0, 1.0], (10, 1))
