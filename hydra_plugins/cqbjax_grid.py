@@ -44,7 +44,8 @@ class BatchLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> list[JobReturn]:
-        """Run the task on the jobs, and return its value for each."""
+        """Run the task on the jobs, which return nothing."""
         from cqbjax.cli import _compose
 
-        return _compose.launch_jobs(self._task, self._config, job_overrides)
+        _compose.launch_jobs(self._task, self._config, job_overrides)
+        return []

@@ -71,15 +71,14 @@ def run_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments) -
 
 
 @end_quietly()
-def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) -> None:
+def run_configured(task: Callable[[Sequence[Job]], None], folder: Path = CONF) -> None:
     """Run a command on the configurations that the overrides of the command line compose.
 
     User files (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules (`_target_:
     my_policy.MyPolicy`) are found in the current folder.
 
     Args:
-        task: takes the jobs, all of a multirun or the only one, and returns the objective of each
-            job if a search runs it.
+        task: takes the jobs, all of a multirun or the only one.
         folder: folder of the `config.yaml` that the overrides change.
 
     Raises:
@@ -100,7 +99,7 @@ def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) ->
     stored: list[Path] = []
     folders: dict[str, str] = {}
 
-    def run_task(composed: DictConfig | Sequence[Job]) -> Any:
+    def run_task(composed: DictConfig | Sequence[Job]) -> None:
         # Hydra would print a page for an error that leaves the task.
         with report_errors(stored, folders):
             jobs = [_only_job(composed)] if isinstance(composed, DictConfig) else composed
@@ -108,7 +107,7 @@ def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) ->
             names = {(job.config.get("results_dir"), job.config.name) for job in jobs}
             stored.extend(Path(root) / "data" / name for root, name in sorted(names) if root)
             folders.update((key, str(jobs[0].config.get(key))) for key in FOLDERS)
-            return task(jobs)
+            task(jobs)
 
     with report_errors(stored):
         _add_current_folder()
