@@ -3,7 +3,6 @@
 python scripts/aggregate.py results/data/grid --rounds 500 1000 --against acqb
 python scripts/aggregate.py results/data/grid --metrics throughput --over alpha_scale c1
 python scripts/aggregate.py results/data/ablation_load --loads
-python scripts/aggregate.py results/data/paretobandit --queries
 """
 
 import argparse
@@ -26,7 +25,6 @@ _add("--against", metavar="POLICY", help="differences from it, paired by seed")
 _add("--over", nargs="+", default=[], metavar="KEY", help="one or two keys of the figure")
 _add("--log", action="store_true", help="a logarithmic vertical axis")
 _add("--loads", action="store_true", help="a table of the largest stable arrival rates")
-_add("--queries", action="store_true", help="the per-query log as one Parquet (queries=true)")
 _add("--out", type=Path, metavar="STEM", help="default: FOLDER/../../aggregated/NAME")
 
 
@@ -41,7 +39,6 @@ def aggregate(arguments: argparse.Namespace) -> None:
     from cqbjax.results import tables
     from cqbjax.results.aggregate import aggregate_points, save_aggregate
     from cqbjax.results.metrics import find_recorded
-    from cqbjax.results.query_log import save_queries
 
     for key in ("metrics", "rounds", "over"):
         values = getattr(arguments, key)
@@ -65,9 +62,6 @@ def aggregate(arguments: argparse.Namespace) -> None:
         loads, caption = tables.load_table(points), f"Largest stable loads: {stem.name}"
         written = tables.save_table(loads, stem.with_name(f"{stem.name}_loads"), caption)
         tables.print_table(loads, caption)
-    if arguments.queries:
-        path = stem.with_name(f"{stem.name}_queries.parquet")
-        print(f"{save_queries(points, path):,} queries: {path}")
     written += (*save_aggregate(table, stem), *save_figure(figure, stem))
     print(f"{len(points)} points, {table.height:,} rows: {', '.join(map(str, written))}")
 

@@ -1,15 +1,11 @@
-"""The per-query log of a study with `queries=true`, as a table and as a Parquet file."""
+"""The per-query log of a study with `queries=true`, as a table."""
 
-import itertools
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 import xarray as xr
-from polars.io.plugins import register_io_source
 
-from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import SERVERS, split_names
 from cqbjax.core.recorders.queries import OUTCOMES, query_columns
 from cqbjax.results.summaries import find_differing
@@ -42,45 +38,18 @@ def tabulate_queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
     Raises:
         ValueError: a point has no per-query log.
     """
-    return pl.concat(_iterate_frames(points))
-
-
-def save_queries(points: Sequence[xr.Dataset], path: Path) -> int:
-    """Write the table of `tabulate_queries` as a Parquet file, atomically, policy by policy.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        ValueError: a point has no per-query log.
-    """
-    frames, rows = _iterate_frames(points), 0
-    first = next(frames)
-
-    def read(*_: object) -> Iterator[pl.DataFrame]:
-        nonlocal rows
-        for frame in itertools.chain([first], frames):
-            rows += frame.height
-            yield frame
-
-    streamed = register_io_source(read, schema=first.schema)
-    write_atomic(path, lambda file: streamed.sink_parquet(file, compression="zstd"))
-    return rows
-
-
-def _iterate_frames(points: Sequence[xr.Dataset]) -> Iterator[pl.DataFrame]:
-    """Yield the rows of each point, policy and arrival rate."""
     for point in points:
         if NAME not in point:
             raise ValueError("points hold no rows of queries: run the study with queries=true.")
-    keys = find_differing(points)
+    frames, keys = list[pl.DataFrame](), find_differing(points)
     for point in points:
         varied = {key: point.attrs.get(key) for key in keys}
         for rate in point["arrival_rate"].values.tolist():
             for label in map(str, point["policy"].values):
                 log = point[NAME].sel(arrival_rate=rate, policy=label)
                 lead = {**varied, "arrival_rate": rate, "policy": label}
-                yield _tabulate_runs(log, lead, str(point.attrs.get(SERVERS, "")))
+                frames.append(_tabulate_runs(log, lead, str(point.attrs.get(SERVERS, ""))))
+    return pl.concat(frames)
 
 
 def _tabulate_runs(log: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataFrame:

@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import polars as pl
 import pytest
 from flow_balance import RECORDED, check_recorders, check_rows, check_time, runs
 from tiers import cases
@@ -13,7 +12,6 @@ from cqbjax.core.recorders import OPTIONAL, TimeInSystem, queries
 from cqbjax.core.recorders.users import QUANTILES, bin_times, bin_upper_edges, quantile, time_bin
 from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
 from cqbjax.policies import RandomRouting
-from cqbjax.results.query_log import save_queries
 from cqbjax.results.query_log import tabulate_queries as rows_of
 from cqbjax.sources import ArrivalWrapper, BatchArrivals, PromptPool, Synthetic
 
@@ -70,7 +68,7 @@ def test_every_recorder_agrees_with_the_rows(data):
             np.testing.assert_array_equal(run[f"traffic_{server}"], run.traffic[..., server])
 
 
-def test_rows_of_all_runs_are_one_table_and_one_file(data, tmp_path):
+def test_rows_of_all_runs_are_one_table(data):
     named = data.assign_attrs({SERVERS: "small, large, huge"})
     table = rows_of([named])
     columns = ["arrival_rate", "policy", "seed", "query", "arrival", "first_service", "departure"]
@@ -86,10 +84,6 @@ def test_rows_of_all_runs_are_one_table_and_one_file(data, tmp_path):
     assert own["outcome"].to_list() == [queries.OUTCOMES[int(one)] for one in reported["outcome"]]
     llms = {None: None, 0: "small", 1: "large", 2: "huge"}
     assert own["llm"].to_list() == [llms[one] for one in own["server"].to_list()]
-    path = tmp_path / "rows.parquet"
-    assert save_queries([named], path) == table.height
-    assert pl.read_parquet(path).equals(table)
-    assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
     two = [data.assign_attrs(K=1), data.assign_attrs(K=2)]
     assert rows_of(two)["K"].to_list() == [1] * table.height + [2] * table.height
     with pytest.raises(ValueError, match="run the study with queries=true"):
