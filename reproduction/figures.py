@@ -313,9 +313,7 @@ def main(names: Sequence[str]) -> None:
     """Draw the named pictures, or all."""
     pictures = load_pictures()
     for name in names or pictures:
-        png, pdf = save_figure(draw(pictures[name]), RESULTS / "figures" / name)
-        pdf.unlink()
-        print(png)
+        print(save_figure(draw(pictures[name]), RESULTS / "figures" / name))
 
 
 if __name__ == "__main__":

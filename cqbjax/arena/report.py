@@ -74,7 +74,7 @@ def write_report(
     overall = next(iter(tracks.values()))
     titles = {task.name: task.title for task in list_tasks()}
     figure = figures.draw_scores(select_best(table, entrant), overall, titles, entrant)
-    written += save_figure(figure, folder / "scores", DOTS_PER_INCH)
+    written.append(save_figure(figure, folder / "scores", DOTS_PER_INCH))
     for name, of_track in tracks.items():
         if of_track.height:
             tables.print_table(of_track, f"Interquartile mean of scores, {name}", console)

@@ -62,7 +62,7 @@ def aggregate(arguments: argparse.Namespace) -> None:
         loads, caption = tables.load_table(points), f"Largest stable loads: {stem.name}"
         written = tables.save_table(loads, stem.with_name(f"{stem.name}_loads"), caption)
         tables.print_table(loads, caption)
-    written += (*save_aggregate(table, stem), *save_figure(figure, stem))
+    written += (*save_aggregate(table, stem), save_figure(figure, stem))
     print(f"{len(points)} points, {table.height:,} rows: {', '.join(map(str, written))}")
 
 

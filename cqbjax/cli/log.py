@@ -170,7 +170,7 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     write_atomic(page, "\n\n".join(parts).encode())
     names = [find_style(label).name for label in table["policy"]]
     save_figure(compare.draw_comparison(table, about, names), stem)
-    show([f"written: {stem}.md, .csv, .png and .pdf"])
+    show([f"written: {stem}.md, .csv and .png"])
 
 
 main = functools.partial(run_plain, run_log, ARGUMENTS)

@@ -60,8 +60,8 @@ def write_output(
             tables.write_csv(written[-1], frame)
     for name, figure in shown.figures.items():
         path = folders[1] / "_".join(filter(None, (stem, name)))
-        paper = config.get("figure") == "paper"
-        written += [save_paper_figure(figure, path)] if paper else save_figure(figure, path)
+        save = save_paper_figure if config.get("figure") == "paper" else save_figure
+        written.append(save(figure, path))
     # Nothing is lost if the output is no longer read.
     for name, table in shown.tables.items():
         if table.printed:

@@ -93,7 +93,7 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
     text = next(path for path in written if path.suffix == ".md").read_text()
     assert "standing in for WildChat-1M" in text and "source generated log" in text
     assert "encoder words" in text and " load " in text
-    assert {path.suffix for path in written} == {".csv", ".md", ".png", ".pdf"}
+    assert {path.suffix for path in written} == {".csv", ".md", ".png"}
 
 
 @pytest.mark.slow

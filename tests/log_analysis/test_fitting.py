@@ -288,4 +288,4 @@ def test_a_scenario_runs_in_the_folder_where_it_was_fitted(tmp_path):
     page = call("log", "compare", "ours", "seeds=4", "horizon=60", "policies=[greedy]")
     assert "only llm-" in page and "Greedy by LLM" in page
     written = {path.name for path in (tmp_path / "results" / "logs").iterdir()}
-    assert written == {"ours.md", "ours.csv", "ours.png", "ours.pdf"}
+    assert written == {"ours.md", "ours.csv", "ours.png"}

@@ -79,7 +79,7 @@ def compare(asked: argparse.Namespace) -> None:
     table = simulate_table(asked)
     stem = asked.results / "tables" / "known_answers"
     written: tuple[Path, ...] = tables.save_table(table, stem, CAPTION)
-    written += save_figure(draw(table), asked.results / "figures" / "known_answers")
+    written += (save_figure(draw(table), asked.results / "figures" / "known_answers"),)
     console = display.make_console()
     tables.print_table(table, CAPTION, console)
     console.print(", ".join(map(str, written)), markup=False)

@@ -236,10 +236,9 @@ def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
 def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
         figure_files.save_figure(figures.draw_curves([fabricate()]), tmp_path / name)
-    for kind, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        a, b = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
-        assert a == b and a.startswith(magic)
-    assert len(list(tmp_path.iterdir())) == 4
+    a, b = ((tmp_path / f"{name}.png").read_bytes() for name in ("a", "b"))
+    assert a == b and a.startswith(b"\x89PNG")
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

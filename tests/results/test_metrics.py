@@ -1,7 +1,6 @@
 """An array that a recorder of one's own stored is shown everywhere, by what its attributes say."""
 
 import io
-import re
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from fabricated import fabricate
 from rich.console import Console
 
 from cqbjax.core.labels import join_names
-from cqbjax.figures import curves, panels, save_figure
+from cqbjax.figures import curves
 from cqbjax.results import aggregate, frame, tables
 from cqbjax.results.metrics import STANDARD, list_metrics, list_panels
 from cqbjax.results.points import StoredPoint
@@ -130,15 +129,3 @@ def test_tables_name_llms_with_any_letters_in_their_headers(tmp_path):
     console = Console(file=io.StringIO(), width=80)
     tables.print_table(rows, "LLMs", console, metrics)
     assert all(word in console.file.getvalue() for name in names for word in name.split())
-
-
-def test_letters_that_no_font_has_are_warned_of_once(tmp_path, monkeypatch):
-    made = point()
-    made.attrs["servers"] = join_names(["日本語"])
-    made["answered"].attrs = WORDS | {"server": 0}
-    monkeypatch.setattr(panels, "CJK_FONTS", ())
-    figure = curves.draw_curves([made], ["answered"])
-    with pytest.warns(RuntimeWarning) as caught:
-        save_figure(figure, tmp_path / "figure")
-    (warning,) = caught
-    assert re.match("figures show boxes in place of .*日.*: no installed", str(warning.message))
