@@ -7,19 +7,10 @@ wrong word or listing the commands takes a fraction of a second, and not the sec
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 
 # The status of a command whose output is no longer read, as in a shell.
 BROKEN_PIPE = 141
-
-_laps = [time.perf_counter()]
-
-
-def lap() -> float:
-    """Return the seconds since the last call, or since the command began."""
-    _laps.append(time.perf_counter())
-    return _laps[-1] - _laps.pop(0)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cqbjax.cli import lap
 from cqbjax.cli._command import SOME_LEFT_OUT, run_configured
 from cqbjax.cli._compose import check_words
 from cqbjax.cli._instantiate import make
@@ -36,7 +35,7 @@ def run(jobs: Sequence[Job], show: "Show | None" = None) -> None:
     from cqbjax.experiments.loop import run_study
 
     for study in studies:
-        run_study(study, make, lap, show)
+        run_study(study, make, show)
     if any(study.skipped for study in studies):
         raise SystemExit(SOME_LEFT_OUT)
 

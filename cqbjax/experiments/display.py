@@ -71,17 +71,6 @@ def write_output(
     return written
 
 
-def describe_files(paths: Sequence[Path]) -> str:
-    """Return paths in one text, those that differ in their endings as `figures/first.{pdf,png}`."""
-    endings: dict[str, list[str]] = {}
-    for path in paths:
-        endings.setdefault(str(path.with_suffix("")), []).append(path.suffix.removeprefix("."))
-    return ", ".join(
-        f"{stem}.{some[0]}" if len(some) == 1 else f"{stem}.{{{','.join(some)}}}"
-        for stem, some in endings.items()
-    )
-
-
 def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     """Return the table of a study."""
     from cqbjax.results import tables
@@ -93,15 +82,3 @@ def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     if config.table == "throughput":
         return tables.throughput_table(points, rounds, config.get("compared") or "acqb")
     return tables.gap_table(points, rounds, config.get("compared"), config.table)
-
-
-def describe_time(simulated: float | None, wall: float) -> str:
-    """Return how much of a study's time was simulation.
-
-    Args:
-        simulated: seconds of simulation in this process, without compiling; None: in others.
-        wall: seconds of the study, from the start of its command.
-    """
-    if simulated is None:
-        return f"{wall:.1f} s, simulation in other processes"
-    return f"simulation {simulated:.1f} s of {wall:.1f} s ({simulated / wall:.0%})"

@@ -44,18 +44,18 @@ MIN_SHARDS = 8
 Make = Callable[[Config], Any]
 
 
-def run_study(study: Study, make: Make, lap: Callable[[], float], show: Show | None = None) -> None:
+def run_study(study: Study, make: Make, show: Show | None = None) -> None:
     """Validate, run and show a study.
 
     Args:
         study: from `grid.compose_studies`.
         make: instantiates a configuration.
-        lap: returns the seconds since its last call, or since the command began.
         show: returns the tables and figures, in place of the method of the study's type.
 
     Raises:
         ValueError: no point can run; if the study is strict, one that cannot.
     """
+    begun = time.perf_counter()
     backend.configure()
     console, cache = display.make_console(), dict[str, Any]()
 
@@ -71,7 +71,7 @@ def run_study(study: Study, make: Make, lap: Callable[[], float], show: Show | N
         raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
     index = ResultIndex.of_study(study.folder, study.config.name)
     if study.config.dry_run:
-        _print_estimates(prepared, index, lap(), console)
+        _print_estimates(prepared, index, time.perf_counter() - begun, console)
         return
     left = _find_missing(prepared, index, console)
     with show_progress(verbose=study.config.verbose) as progress:
@@ -83,15 +83,12 @@ def run_study(study: Study, make: Make, lap: Callable[[], float], show: Show | N
     if prepared:
         study_type = study_types.make_study_type(study.config, make)
         _show(prepared, study, index, study_type, console, show)
-        elsewhere = left and study.config.get("cluster")
-        simulated = None if elsewhere else progress.run_seconds
-        console.print(display.describe_time(simulated, lap()), markup=False)
 
 
 def _print_estimates(
     points: Sequence[PreparedPoint], index: ResultIndex, preparing: float, console: Console
 ) -> None:
-    """Print what the points that are not stored would take; composing took `preparing` seconds."""
+    """Print what the points that are not stored would take; checking took `preparing` seconds."""
     left, recorded = select_missing(points, index), 0
     stored = len(points) - len({one.point.label for one in left})
     with show_progress() as progress:
@@ -106,7 +103,7 @@ def _print_estimates(
     running = sum(one.running for one in estimates)
     total = (
         f"{len(points)} points, {stored} of them stored; {len(estimates)} groups, a program each; "
-        f"about {preparing + compiling + running:.0f} s: composing and checking {preparing:.0f}, "
+        f"about {preparing + compiling + running:.0f} s: checking {preparing:.0f}, "
         f"compiling {compiling:.0f} (done now, and cached), running {running:.0f}; fits of routers "
         f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
         "are in memory until they are stored"
@@ -152,7 +149,7 @@ def _show(
         }
         output = output._replace(tables=tables)
     written = display.write_output(output, study.config, study.config.name, console)
-    display.print_lines(console, [f"written: {study.folder}, {display.describe_files(written)}"])
+    display.print_lines(console, [f"written: {', '.join(map(str, [study.folder, *written]))}"])
 
 
 def run_points(

@@ -1,7 +1,6 @@
 """Smallest eigenvalues: V summed again by hand, and the studies from the command line."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -123,8 +122,6 @@ def test_a_study_of_a_proof_writes_its_tables(name, words, tables, tmp_path):
         "slackness=0.01", *words, f"results_dir={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    share = re.search(r"simulation (\S+) s of (\S+) s", done.stdout)
-    assert share and float(share[1]) < float(share[2])
     for table in tables:
         frame = pl.read_csv(tmp_path / "tables" / f"{table}.csv")
         assert frame.height and set(frame["seeds"]) == {3}
