@@ -122,7 +122,6 @@ def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> di
         "key": key.point,
         "policies": dict(key.policies),
         "code": checkpoints.hash_code(),
-        "tuned": study_type.describe_tuning(prepared),
         "versions": {"python": platform.python_version()}
         | {name: _find_version(name) for name in PACKAGES},
         "revision": _find_revision(),

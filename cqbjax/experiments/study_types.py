@@ -205,10 +205,6 @@ class StudyType:
         """
         raise NotImplementedError(f"{type(self).__name__} must define how a point is measured")
 
-    def describe_tuning(self, prepared: PreparedPoint) -> dict[str, Any]:
-        """Return the settings that were tuned before a point ran, by label, for its manifest."""
-        return {}
-
     def select_rounds(self, config: Config, panels: int) -> list[int] | None:
         """Return the rounds that are read to show results; None: all.
 

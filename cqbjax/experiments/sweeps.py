@@ -4,16 +4,14 @@ Points of one program share a batch; a shard holds as many as memory allows.
 """
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.datasets import DatasetSource
 from cqbjax.engine import memory
 from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.progress import Reporter
@@ -23,10 +21,9 @@ from cqbjax.engine.sweep import estimate_plan, run_plan
 from cqbjax.engine.validation import replace_policies
 from cqbjax.experiments import display, study
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import PreparedPoint, list_seeds
+from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 from cqbjax.experiments.validation import to_list
-from cqbjax.offline import TrainedRouter, fits
 from cqbjax.offline.policies import select_untrained
 
 # The arrays of a shard, in bytes.
@@ -112,32 +109,6 @@ class Sweep(StudyType):
             data.assign_attrs(experiment=one.point.config.name, **study.describe_source(one))
             for data, one in zip(datasets, shard, strict=True)
         ]
-
-    def describe_tuning(self, prepared: PreparedPoint) -> dict[str, Any]:
-        """Return label -> the tuned settings of its routers, each with its number of `seeds`."""
-        config, source = prepared.point.config, prepared.source
-        routers = {
-            label: one.router
-            for label, one in prepared.policies.items()
-            if isinstance(one, TrainedRouter)
-        }
-        if not routers or not isinstance(source, DatasetSource):
-            return {}
-        data = fits.make_fit_data(source, fits.cache_folder(config.cache_dir))
-        tuning_seed, seeds = config.tuning_seed, list_seeds(config)
-        splits = seeds if tuning_seed is None else [tuning_seed] * len(seeds)
-        # Policies with the same router share its fits, and so its tuning.
-        counts = {
-            router: Counter(fits.tune_router(router, data, split) for split in splits)
-            for router in set(routers.values())
-        }
-        return {
-            label: [
-                {"router": type(one).__name__, "seeds": count} | dataclasses.asdict(one)  # type: ignore[call-overload]
-                for one, count in counts[router].most_common()
-            ]
-            for label, router in routers.items()
-        }
 
     def select_rounds(self, config: Config, panels: int) -> list[int] | None:
         """Return the rounds that the table may show, if there are too many panels for curves."""

@@ -1,6 +1,5 @@
 """The points of a study: their policies, rates, seeds and names, beside plain words."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +11,8 @@ from cqbjax.core.labels import PAPER, USER_DATA
 from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
 from cqbjax.experiments import display, grid, study_types
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.grid import GridPoint
 from cqbjax.experiments.sweeps import Sweep
-from cqbjax.offline import fits
-from cqbjax.offline.policies import TrainedRouter
-from cqbjax.offline.routers import KNN
 
 
 def config(**keys):
@@ -64,24 +60,6 @@ def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
     assert rates == (list(choose_arrival_rates(served)) if by_rule else [0.61, 0.71])
     with pytest.raises(ValueError, match="arrival_rate=by_rule needs a dataset as source"):
         grid.resolve_rates(GridPoint("p", asked, {}, {}), object())
-
-
-@pytest.mark.parametrize(("tuning_seed", "counts"), [(None, {5: 1, 6: 2}), (4, {5: 3})])
-def test_a_router_is_described_as_tuned_for_each_seed(tuning_seed, counts, monkeypatch):
-    """On every seed's own split, or once for all on another's."""
-    monkeypatch.setattr(fits, "cache_folder", lambda folder: folder)
-    monkeypatch.setattr(fits, "make_fit_data", lambda source, folder: None)
-    monkeypatch.setattr(
-        fits,
-        "tune_router",
-        lambda router, data, seed: dataclasses.replace(router, grid=(5 + seed % 2,)),
-    )
-    asked = config(first_seed=3, num_seeds=3, tuning_seed=tuning_seed, cache_dir=None)
-    source = DatasetSource.__new__(DatasetSource)
-    policies = {"knn": TrainedRouter(KNN()), "other": object()}
-    prepared = PreparedPoint(GridPoint("p", asked, {}, {}), source, policies)
-    (tunings,) = Sweep().describe_tuning(prepared).values()
-    assert {one["grid"][0]: one["seeds"] for one in tunings} == counts
 
 
 @pytest.mark.slow

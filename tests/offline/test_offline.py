@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import json
 import subprocess
 import sys
 from operator import attrgetter
@@ -34,7 +33,6 @@ from cqbjax.engine.progress import Reporter
 from cqbjax.engine.validation import build_spec
 from cqbjax.experiments import configs, display, grid, loop, study_types
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.sweeps import Sweep
 from cqbjax.offline import ProjectedPolicy, TrainedRouter, WarmStart, fits, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.policies import train_policies
@@ -640,25 +638,6 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
     assert grid.resolve_rates(point, own).config.arrival_rate == [0.5, 0.6, 0.7] != stand_in
     other = dataclasses.replace(dataset, table=dataclasses.replace(table, provenance="own"))
     assert grid.resolve_rates(point, other).config.arrival_rate == stand_in
-
-
-@pytest.mark.slow
-def test_the_manifest_has_the_tuned_values_of_routers(dataset, tmp_path):
-    config = Config(tuning_seed=7, cache_dir=str(tmp_path / "fits"), first_seed=5, num_seeds=12)
-    policies = {"knn": TrainedRouter(KNN(grid=(3, 4))), "acqb": Acqb()}
-    prepared = grid.PreparedPoint(grid.GridPoint("K=1", config, {}, {}), dataset, policies)
-    by_policy = Sweep().describe_tuning(prepared)
-    data = fits.make_fit_data(dataset, tmp_path / "fits")
-    one = fits.tune_router(KNN(grid=(3, 4)), data, 7)
-    assert by_policy == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
-    assert len(one.grid) == 1 and json.dumps(by_policy)
-    config.tuning_seed = None
-    rows = Sweep().describe_tuning(prepared)["knn"]
-    each = [fits.tune_router(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
-    assert {row["grid"][0]: row["seeds"] for row in rows} == {
-        k: each.count(k) for k in dict.fromkeys(each)
-    }
-    assert len(rows) == 2, "else seeds that choose apart are not shown"
 
 
 def test_what_is_learnt_offline_goes_by_the_rows_of_each_seeds_own_pool(monkeypatch):
