@@ -96,20 +96,17 @@ def run_configured(task: Callable[[Sequence[Job]], None], folder: Path = CONF) -
         return
     if folder == CONF:
         sys.argv = ["verbose=true" if word in ("-v", "--verbose") else word for word in sys.argv]
-    stored: list[Path] = []
     folders: dict[str, str] = {}
 
     def run_task(composed: DictConfig | Sequence[Job]) -> None:
         # Hydra would print a page for an error that leaves the task.
-        with report_errors(stored, folders):
+        with report_errors(folders):
             jobs = [_only_job(composed)] if isinstance(composed, DictConfig) else composed
             jobs = [_name_study(job) for job in jobs]
-            names = {(job.config.get("results_dir"), job.config.name) for job in jobs}
-            stored.extend(Path(root) / "data" / name for root, name in sorted(names) if root)
             folders.update((key, str(jobs[0].config.get(key))) for key in FOLDERS)
             task(jobs)
 
-    with report_errors(stored):
+    with report_errors():
         _add_current_folder()
         if folder == CONF:
             _compose.check_user_files()
@@ -163,14 +160,13 @@ def _name_study(job: Job) -> Job:
 
 @contextlib.contextmanager
 def report_errors(
-    stored: Sequence[Path] = (), folders: Mapping[str, str] = types.MappingProxyType({})
+    folders: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Iterator[None]:
     """Turn wrong input into a sentence, and Ctrl-C into two lines.
 
     With CQBJAX_TRACEBACK=1 in the environment the error is raised, to find its origin.
 
     Args:
-        stored: folders in which finished work stays after Ctrl-C.
         folders: key -> the folder that it names.
 
     Raises:
@@ -185,7 +181,11 @@ def report_errors(
         if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
             # A second Ctrl-C must not begin a traceback.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            print(_explain_interruption(stored), file=sys.stderr)
+            program, *words = sys.argv
+            if not program.startswith("cqbjax "):
+                program = f"python {shlex.quote(program)}"
+            print("stopped; what is finished is stored", file=sys.stderr)
+            print(f"go on with: {program} {shlex.join(words)}", file=sys.stderr)
             raise SystemExit(INTERRUPTED) from None
         if not isinstance(error, wrong_input) or os.environ.get("CQBJAX_TRACEBACK"):
             raise
@@ -194,18 +194,6 @@ def report_errors(
         keys = (f"{key}=" for key, folder in folders.items() if Path(folder) in parents)
         print(f"error: {next(keys, '')}{explain(error)}", file=sys.stderr)
         raise SystemExit(2) from None
-
-
-def _explain_interruption(stored: Sequence[Path]) -> str:
-    """Return what an interrupted command has stored, and the command that resumes it."""
-    parts = []
-    for folder in stored:
-        number = sum(path.is_file() for path in folder.rglob("*"))
-        if number:
-            parts.append(f"{folder} ({number} {'file' if number == 1 else 'files'})")
-    result = f"stored: {', '.join(parts)}" if parts else "nothing was stored yet"
-    words = sys.argv[0].split() if sys.argv[0].startswith("cqbjax ") else ["python", sys.argv[0]]
-    return f"stopped; {result}\ngo on with: {shlex.join([*words, *sys.argv[1:]])}"
 
 
 def explain(error: Exception) -> str:

@@ -343,7 +343,9 @@ def run_all(
             key = request.key
             parts += [request.name, key.point, *key.policies.values(), str(request.cells)]
         resume = index.folder / UNFINISHED / hash_parts(*parts)
-        _print_notes(shard, console)
+        notes = list(dict.fromkeys(line for one in shard for line in study.describe_point(one)))
+        more = [f"and so on for {len(notes) - MAX_LINES} more points"] * (len(notes) > MAX_LINES)
+        display.print_lines(console, [*notes[:MAX_LINES], *more])
         try:
             datasets = shard[0].study_type.run(shard, progress, resume)
         except QueueOverflow as error:
@@ -368,14 +370,6 @@ def run_all(
             resume.parent.rmdir()
     progress.release()
     return lost
-
-
-def _print_notes(shard: Sequence[PreparedPoint], console: Console) -> None:
-    """Print the notes on a shard's points, at most `MAX_LINES`."""
-    lines = list(dict.fromkeys(line for one in shard for line in study.describe_point(one)))
-    left = len(lines) - MAX_LINES
-    more = [f"and so on for {left} more points"] if left > 0 else []
-    display.print_lines(console, [*lines[:MAX_LINES], *more])
 
 
 def read_back(

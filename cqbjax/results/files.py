@@ -6,7 +6,6 @@ description holds the manifests of the points and the checksum of the arrays, so
 not read arrays. NetCDF readers ignore everything after the arrays.
 """
 
-import contextlib
 import functools
 import hashlib
 import io
@@ -35,7 +34,6 @@ FORMAT = 3
 # Texts of each point: its configuration in YAML and its attributes in JSON.
 TEXTS = ("configs", "attributes")
 AGAIN = "run the point again, or move the file away."  # the end of errors
-LEFT_OVER = 600.0  # seconds after which an unchanged partial file is removed
 _TRAILER = "\ncqbjax results, format %3d, description of %12d bytes, SHA-256 %s\n"
 _TRAILER_BYTES = len(_TRAILER % (0, 0, "0" * 64))
 _TRAILER_PATTERN = re.compile(
@@ -50,7 +48,7 @@ class FormatError(ResultError):
 def write_file(points: Sequence[StoredPoint], path: Path) -> None:
     """Write points atomically, replacing an older file.
 
-    A crash leaves the old file or the new one. Partial files of earlier crashes are removed.
+    A crash leaves the old file or the new one.
 
     Args:
         points: at least one, all with the same `shape_of`.
@@ -67,11 +65,6 @@ def write_file(points: Sequence[StoredPoint], path: Path) -> None:
         validate_point(one)
     arrays = _encode(_stack(points))
     write_atomic(path, arrays + _describe([one.manifest for one in points], arrays))
-    now = path.stat().st_mtime  # by the file system's clock
-    for left in path.parent.glob(".*.partial"):
-        with contextlib.suppress(FileNotFoundError):
-            if left.stat().st_mtime < now - LEFT_OVER:
-                left.unlink()
 
 
 def replace_manifests(path: Path, manifests: Sequence[Mapping[str, Any]]) -> None:

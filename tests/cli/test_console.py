@@ -311,10 +311,8 @@ def test_a_folder_of_any_name_can_be_handed_to_a_study():
 def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     for folder, key in ((tmp_path / "file", "data_dir="), (tmp_path / "other", "")):
-        with (
-            pytest.raises(SystemExit),
-            report_errors((), {"cache_dir": "None", "data_dir": str(folder)}),
-        ):
+        folders = {"cache_dir": "None", "data_dir": str(folder)}
+        with pytest.raises(SystemExit), report_errors(folders):
             (tmp_path / "file" / "x.json").read_text()
         error_text = capsys.readouterr().err
         assert error_text == f"error: {key}{tmp_path}/file/x.json: Not a directory\n"
@@ -496,6 +494,6 @@ def test_ctrl_c_leaves_stored_results_and_prints_how_to_resume(tmp_path):
     lines = process.communicate(timeout=120)[0].splitlines()
     assert process.returncode == 130
     stopped = next(number for number, line in enumerate(lines) if line.startswith("stopped; "))
-    assert lines[stopped].startswith("stopped; stored: results/data/grid (")
+    assert lines[stopped] == "stopped; what is finished is stored"
     assert lines[stopped + 1 :] == [f"go on with: python {shlex.join(command[1:])}"]
     assert not any("Traceback" in line or "KeyboardInterrupt" in line for line in lines)
