@@ -1,12 +1,16 @@
 """Fabricated points: coupled birth-death queues with a service probability a policy."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import xarray as xr
+
+from cqbjax.results import files
+from cqbjax.results.points import StoredPoint
 
 DIMS = ("policy", "arrival_rate", "seed", "round")
 OPTIMAL_SERVICE = 0.8
@@ -124,3 +128,9 @@ def row_of(table: pl.DataFrame, **wanted: Any) -> dict[str, Any]:
     """Return the only row of a table with some values."""
     chosen = table.filter(*(pl.col(key) == value for key, value in wanted.items()))
     return chosen.row(0, named=True) if chosen.height == 1 else pytest.fail(f"{chosen}")
+
+
+def save_point(point: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Path) -> None:
+    """Store a point by itself, by default under the name and key of its file."""
+    fields = {"point": path.name, "key": str(path), "policies": {}, **manifest}
+    files.write_file([StoredPoint(point, fields, config)], path)

@@ -9,7 +9,6 @@ from cqbjax.results.store import (
     load_points,
     read_config,
     read_manifest,
-    save,
     stored_points,
 )
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from cqbjax.results.query_log import tabulate_queries
 
 __all__ = [
-    "ResultError", "load", "load_points", "read_config", "read_manifest", "save", "stored_points",
+    "ResultError", "load", "load_points", "read_config", "read_manifest", "stored_points",
     "summaries", "tabulate_queries",
 ]  # fmt: skip
 

@@ -58,9 +58,6 @@ def write_file(points: Sequence[StoredPoint], path: Path) -> None:
         ResultError: a variable, dimension or attribute is missing or cannot be stored.
         OSError: names the file that cannot be written.
     """
-    path = Path(path)
-    if path.suffix != ENDING:
-        raise ResultError(f"{path} cannot hold a result: its name must end in {ENDING}.")
     for one in points:
         validate_point(one)
     arrays = _encode(_stack(points))

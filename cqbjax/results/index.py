@@ -154,9 +154,8 @@ class ResultIndex:
         ]
         self._points = {}
         for one in sorted(every, key=lambda each: each.age, reverse=True):
-            if one.manifest.get("key"):
-                keys = self._points.setdefault((one.file.parent, one.manifest["point"]), {})
-                keys.setdefault(one.manifest["key"], []).append(one)
+            keys = self._points.setdefault((one.file.parent, one.manifest["point"]), {})
+            keys.setdefault(one.manifest["key"], []).append(one)
 
     def _stored(self, name: str, key: str) -> list[IndexEntry]:
         return self._points.get((self.folder, name), {}).get(key, [])
@@ -249,18 +248,13 @@ class ResultIndex:
                 each point.
 
         Returns:
-            (name, key) of a point -> its entries in all folders, the newest first. Each entry
-            without a key is a separate point.
+            (name, key) of a point -> its entries in all folders, the newest first.
         """
         points = dict[Any, list[IndexEntry]]()
         for (_, name), keys in self._points.items():
             for one in keys if key is not None else [next(iter(keys))]:
                 if key is None or one.startswith(key):
                     points.setdefault((name, one), []).extend(keys[one])
-        for file, manifests in self.manifests.items() if key is None else ():
-            for number, manifest in enumerate(manifests):
-                if not manifest.get("key"):
-                    points[file.name, (file, number)] = [IndexEntry(file, number, manifest)]
         return {
             point: sorted(entries, key=lambda one: one.age, reverse=True)
             for point, entries in points.items()
@@ -277,10 +271,7 @@ class ResultIndex:
 
     def outdated(self) -> list[Path]:
         """Return the files of which every run has a newer version in another file."""
-        current = {
-            file for file, manifests in self.manifests.items()
-            if not all(one.get("key") for one in manifests)
-        }  # fmt: skip
+        current = set[Path]()
         for keys in self._points.values():
             current |= {one.file for one in covering_all(next(iter(keys.values())))}
         return sorted(self.manifests.keys() - current)

@@ -1,7 +1,7 @@
 """Stored points: their content, and how a point is joined from its parts."""
 
 import numbers
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "optimal_queue_length": RUN_DIMS[1:],
     **dict.fromkeys(("seconds_per_round", "compile_seconds"), RUN_DIMS[:1]),
 }
-REQUIRED_ATTRIBUTES = ("experiment", "K", "num_servers", "source", "provenance")
 # Manifest key: the study type, of a study that is not a sweep.
 STUDY_TYPE = "kind"
 # Coordinates that differ between points of a file, and the arrays that hold them there.
@@ -57,27 +56,17 @@ def shared_coords(point: xr.Dataset) -> list[Hashable]:
 
 
 def validate_point(one: StoredPoint) -> None:
-    """Check that a dataset is a point that can be stored and combined.
+    """Check that the dimensions and attributes of a point can be stored and combined.
 
     Raises:
-        ResultError: names the wrong variable, dimension or attribute.
+        ResultError: names the wrong dimension or attribute.
     """
-    is_sweep = one.manifest.get(STUDY_TYPE) is None
-    for name, dims in VARIABLES.items() if is_sweep else ():
-        if name not in one.point:
-            raise ResultError(f"the dataset lacks {name}: a point has {', '.join(VARIABLES)}.")
-        stored_dims = one.point[name].dims
-        if stored_dims != dims:
-            raise ResultError(f"{name} has dimensions {stored_dims}, expected {dims}.")
-    for dim in RUN_DIMS if is_sweep else dict.fromkeys(("policy", *map(str, one.point.dims))):
+    # The dimensions of a sweep have coordinates.
+    dims = ("policy", *map(str, one.point.dims)) if STUDY_TYPE in one.manifest else ()
+    for dim in dict.fromkeys(dims):
         if dim not in one.point.coords:
             raise ResultError(f"dimension {dim} has no coordinate: it must be labelled.")
-    for key in REQUIRED_ATTRIBUTES if is_sweep else REQUIRED_ATTRIBUTES[:1]:
-        if key not in one.point.attrs:
-            raise ResultError(f"attribute {key} is missing: it is needed to combine results.")
     varied = one.manifest.get("varied", {})
-    if not isinstance(varied, Mapping):
-        raise ResultError("manifest key varied must map each swept key to this point's value.")
     for what, values in (("attribute", one.point.attrs), ("manifest key varied.", varied)):
         for key, value in values.items():
             is_number = isinstance(value, numbers.Real | np.number)

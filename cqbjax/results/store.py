@@ -25,21 +25,6 @@ from cqbjax.results.summaries import combine_points
 Paths = Path | str | Sequence[Path | str]
 
 
-def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Path) -> None:
-    """Write one point atomically, replacing an older file.
-
-    Args:
-        dataset: a point: `VARIABLES` over policy, arrival_rate, seed and round.
-        manifest: as in `StoredPoint`.
-        config: the resolved configuration, as YAML text.
-        path: path of the file, which ends in `.nc`; parent folders are created.
-
-    Raises:
-        ResultError: a variable, dimension or attribute is missing or cannot be stored.
-    """
-    files.write_file([StoredPoint(dataset, dict(manifest), config)], path)
-
-
 def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = None) -> xr.Dataset:
     """Read one result, or all the results under folders combined into one dataset.
 
@@ -76,11 +61,11 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
         )
     varied = sorted({name for each in stored for name in each.manifest.get("varied", {})})
     same: dict[Any, list[StoredPoint]] = {}
-    for number, each in enumerate(stored):
+    for each in stored:
         one = each._replace(point=each.point.assign_attrs(_configured(each, varied)))
         values = (str(one.point.attrs.get(name)) for name in varied)
         # A point may have run alone and in a sweep.
-        same.setdefault((each.manifest.get("key", number), *values), []).append(one)
+        same.setdefault((each.manifest["key"], *values), []).append(one)
     return combine_points([_whole(some) for some in same.values()], varied)
 
 
@@ -154,11 +139,7 @@ def stored_points(
         raise ResultError(f"no result with key {key} under {path}: `cqbjax stored` lists all")
 
     ordered = sorted(newest, key=lambda name: (newest[name][0].file.parent, _natural(name[0])))
-    # A point without a key is one entry.
-    chosen = [
-        covering_all(newest[name]) if newest[name][0].manifest.get("key") else newest[name]
-        for name in ordered
-    ]
+    chosen = [covering_all(newest[name]) for name in ordered]
     return [point for parts in read_entries(chosen, rounds) for point in join_parts(parts)]
 
 

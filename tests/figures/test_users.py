@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 import yaml
 from composing import compose_config
-from fabricated import fabricate
+from fabricated import fabricate, save_point
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -16,7 +16,6 @@ from cqbjax.cli import report
 from cqbjax.core.recorders.users import bin_times, time_bin
 from cqbjax.experiments import configs
 from cqbjax.figures import draw_cost_quality, draw_times, users
-from cqbjax.results import store as results
 from cqbjax.results.policy_styles import find_style
 
 LABELS = ("optimal", "acqb", "acqb_fifo", "random")
@@ -150,7 +149,7 @@ def test_the_report_draws_them_again_from_what_is_stored(tmp_path):
     text = yaml.safe_dump(configs.to_plain(config))
     made = point(experiment="felt", parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": "felt"}
-    results.save(made, manifest, text, tmp_path / "data" / "felt" / "K=1.nc")
+    save_point(made, manifest, text, tmp_path / "data" / "felt" / "K=1.nc")
     report.report(report.ARGUMENTS.parse_args([str(tmp_path), "felt"]))
     drawn = {path.name for path in (tmp_path / "figures").glob("*.png")}
     ends = ("", "_cost_quality", "_time_in_system", "_waiting")

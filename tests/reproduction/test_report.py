@@ -7,11 +7,10 @@ import sys
 import pytest
 import yaml
 from composing import EXPERIMENTS, compose_config, refusal_of, run_command
-from fabricated import fabricate
+from fabricated import fabricate, save_point
 
 from cqbjax.experiments import configs
 from cqbjax.experiments.display import make_console
-from cqbjax.results import store as results
 from reproduction import extracts, report
 from reproduction.paper import catalogue
 
@@ -26,7 +25,7 @@ def store_point(root, name="synthetic", horizon=100):
     point = fabricate(LABELS, (0.7,), 4, horizon, experiment=name, parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": name}
     text = yaml.safe_dump(configs.to_plain(config))
-    results.save(point, manifest, text, root / "data" / name / "K=1.nc")
+    save_point(point, manifest, text, root / "data" / name / "K=1.nc")
 
 
 def parse_arguments(root, *names, **keys):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from fabricated import fabricate
+from fabricated import fabricate, save_point
 from tiers import cases
 
 from cqbjax.results import store as results
@@ -17,7 +17,7 @@ def store_part(folder, name, day, key="c", regret=0.0, **policies):
     point = fabricate(LABELS, num_seeds=2, horizon=6).sel(policy=list(policies))
     point["regret"] = point["regret"] * 0 + regret
     manifest = {"experiment": "mine", "point": POINT, "key": key, "policies": policies}
-    results.save(point, manifest | {"finished": day}, "K: 1\n", folder / f"{name}.nc")
+    save_point(point, manifest | {"finished": day}, "K: 1\n", folder / f"{name}.nc")
 
 
 def regrets(point):
@@ -108,7 +108,7 @@ def keep_runs(folder, name, rates, seeds, labels=LABELS, day=None, **keys):
         "policies": {label: keys.get(label, "k") for label in labels},
         "cells": {"arrival_rate": list(rates), "seed": list(seeds)},
     }  # fmt: skip
-    results.save(runs, manifest, "K: 1\n", folder / f"{name}.nc")
+    save_point(runs, manifest, "K: 1\n", folder / f"{name}.nc")
 
 
 def request(rates, seeds, labels=LABELS):
