@@ -31,9 +31,9 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
     Points that differ only in arrival rate are joined along it. If points differ in K, num_servers,
     slackness, parameters or a varied key, it becomes a dimension. The value of a key
     that a study did not vary is read from its configuration. A combination that was not run is NaN
-    (integers are then float64). If fewer than half of the combinations were run, the dataset has
-    one dimension `point`, with the keys as its coordinates. Variables with one value per policy,
-    such as seconds_per_round, gain the dimension arrival_rate if points have different rates.
+    (integers are then float64); `load_points` needs less memory if most combinations are missing.
+    Variables with one value per policy, such as seconds_per_round, gain the dimension arrival_rate
+    if points have different rates.
 
     Args:
         path: a file, a folder with results, or a list of these. If several studies ran the same

@@ -5,7 +5,6 @@ seeds. Policies are compared seed by seed, because all policies of a seed have t
 contexts and choice uniforms.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +18,6 @@ from cqbjax.results.policy_styles import OTHERWISE
 
 # Attributes that become a dimension if points differ in them, whether or not they were swept.
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")
-# A grid has at most this many combinations for each that was run.
-MOST_SPARSE = 2
 # Differences up to this one are rounding errors.
 ROUNDING = 1e-12
 # What must be recorded beside the queue to count all arrivals, by model; of other models, all.
@@ -226,17 +223,10 @@ def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> 
     labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
     several_rates = len({tuple(point["arrival_rate"].values) for point in points}) > 1
     each = [_expand_rates(point) if several_rates else point for point in points]
-    combinations = len({tuple(point.attrs[key] for key in keys) for point in points})
-    whole = math.prod(len({point.attrs[key] for point in points}) for key in keys)
-    grid = _stack(each, keys) if whole <= MOST_SPARSE * combinations else _concat_points(each, keys)
+    grid = _stack(each, keys)
     # Joining sorted the policies by their labels.
     grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
-    grid = grid.drop_attrs(deep=False).assign_attrs(_find_common_attributes(points, keys))
-    recorded = [point["round"].attrs for point in points if "round" in point.coords]
-    notes = {str(attrs["thinned"]) for attrs in recorded if "thinned" in attrs}
-    if notes:
-        grid["round"].attrs["thinned"] = "; ".join(sorted(notes))
-    return grid
+    return grid.drop_attrs(deep=False).assign_attrs(_find_common_attributes(points, keys))
 
 
 def find_differing(points: Sequence[xr.Dataset]) -> list[str]:
@@ -305,15 +295,6 @@ def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
     values = sorted({point.attrs[key] for point in points})
     parts = [_stack([p for p in points if p.attrs[key] == value], others) for value in values]
     return _concat(parts, xr.Variable(key, values))
-
-
-def _concat_points(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
-    """Concatenate points along `point`, with the values of their keys as its coordinates."""
-    coords = {key: ("point", [point.attrs[key] for point in points]) for key in keys}
-    if all(point.sizes["arrival_rate"] == 1 for point in points):
-        coords["arrival_rate"] = ("point", [float(p["arrival_rate"].values[0]) for p in points])
-        points = [point.isel(arrival_rate=0, drop=True) for point in points]
-    return _concat(points, "point").assign_coords(coords)
 
 
 def _concat(parts: Sequence[xr.Dataset], dim: Any) -> xr.Dataset:

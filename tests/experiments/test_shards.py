@@ -369,20 +369,6 @@ def test_unrequested_rounds_are_not_held_in_memory(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
-    config = [compose_config(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
-    ready = [
-        one for c, each in enumerate(config)
-        for one in study_types.prepare_points(each, make, {"c1": c, "kappa": c * c})
-    ]  # fmt: skip
-    run(ready, tmp_path)
-    listed = results.load(tmp_path)
-    assert listed.sizes["point"] == 5 and listed.queue_length.dims[0] == "point"
-    assert listed.kappa.values.tolist() == [0, 1, 4, 9, 16]
-    assert listed.arrival_rate.dims == ("point",)
-
-
-@pytest.mark.slow
 def test_a_sweep_killed_at_random_moments_ends_with_the_values_of_one_that_was_not(tmp_path):
     words = [
         "-m", "policy=[random]", "num_seeds=2", "horizon=12", "arrival_rate=0.3,0.4,0.5,0.6",

@@ -219,7 +219,5 @@ def test_attributes_of_points_are_merged() -> None:
     assert last.tolist() == [[True] * 4, [False, True, False, False]]
     assert one["queue_length"].sel(K=2, policy="acqb").isnull().all()
     assert one.attrs["stand_in"] == "a slice; made up"
-    both = "every 10-th round is recorded; every 5-th round is recorded"
-    assert one["round"].attrs["thinned"] == both
     assert one.attrs["num_servers"] == 5 and not {"dim", "horizon", "path"} & set(one.attrs)
     assert summaries.find_differing(points) == ["K", "dim", "horizon"]
