@@ -13,7 +13,7 @@ from cqbjax.experiments import grid, study, validation
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.study import Factory
-from cqbjax.experiments.study_types import OutputTable, StudyOutput
+from cqbjax.experiments.study_types import StudyOutput
 from cqbjax.experiments.sweeps import Sweep
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule, singleton_share
@@ -77,7 +77,7 @@ class LogReplay(Sweep):
         chains = prepare.link(log, self.rule)
         (rate,), seeds = config.arrival_rate, grid.list_seeds(config)
         source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)
-        lines = [*prepare.describe(log, chains, self.rule), *_warn_of_singles(chains, self.singles)]
+        lines = [*prepare.describe(log, chains, self.rule)]
         equal = source.first_equal_run
         if len(seeds) > 1 and len(set(equal)) == 1:
             lines.append(f"num_seeds={len(seeds)}: every seed draws the same arrivals, one is run")
@@ -122,48 +122,24 @@ class LogReplay(Sweep):
         return chosen
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return the table and the curves; for several linking rules, the gap of each schedule."""
-        from cqbjax.figures import draw_curves, draw_over_keys
-        from cqbjax.results import tables
-        from cqbjax.results.metrics import list_panels
-
-        horizon = min(int(point.attrs["horizon"]) for point in points)
-        rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
-        table = tables.gap_table(points, rounds, config.compared)
+        """Return the output of a sweep; for several linking rules, the gap of each schedule."""
+        shown = super().show(points, config)
         if len(points) == 1:
-            shown = list_panels(points, config)
-            figure = draw_curves(points, shown, config.spread, config.get("scale", "linear"))
-        else:
-            # These attributes follow from the rule: they are not keys of the grid.
-            copies = [one.copy(deep=False) for one in points]
-            for one in copies:
-                one.attrs = {k: v for k, v in one.attrs.items() if k not in CHAIN_ATTRIBUTES}
-            figure = draw_over_keys(copies, "gap")
-        return StudyOutput({"": OutputTable(table, config.title or config.name)}, {"": figure})
+            return shown
+        from cqbjax.figures import draw_over_keys
+
+        # These attributes follow from the rule: they are not keys of the grid.
+        copies = [one.copy(deep=False) for one in points]
+        for one in copies:
+            one.attrs = {k: v for k, v in one.attrs.items() if k not in CHAIN_ATTRIBUTES}
+        return shown._replace(figures={"": draw_over_keys(copies)})
 
 
 def _describe_log(log: Log, chains: Chains, source: ReplaySource, singles: float) -> dict[str, Any]:
     """Return the attributes that describe a point's log and its chains."""
-    alone, longer = _count_chains(chains, singles)
+    alone, longer = int((chains.lengths == 1).sum()), int((chains.lengths > 1).sum())
+    alone = round(alone * singleton_share(chains.lengths, singles))
     load, share = round(source.load, 3), round(alone / (alone + longer), 3)
     chain_values = zip(CHAIN_ATTRIBUTES, (longer, chains.similar, share, load), strict=True)
     named = {"source": log.name, "stand_in": log.proxy_note, "provenance": log.provenance}
     return {**named, "encoder": log.encoder, **dict(chain_values)}
-
-
-def _count_chains(chains: Chains, singles: float) -> tuple[int, int]:
-    """Return the number of chains of one in the sample, and of longer chains."""
-    alone, longer = int((chains.lengths == 1).sum()), int((chains.lengths > 1).sum())
-    return round(alone * singleton_share(chains.lengths, singles)), longer
-
-
-def _warn_of_singles(chains: Chains, singles: float) -> list[str]:
-    """Return a line if the log has too few chains of one."""
-    alone, longer = _count_chains(chains, singles)
-    wanted = round(longer * singles / (1 - singles))
-    if alone >= wanted:
-        return []
-    return [
-        f"singles={singles:g} asks for {wanted:,} chains of one, there are {alone:,}: all are "
-        f"kept, {alone / (alone + longer):.0%} of the chains"
-    ]

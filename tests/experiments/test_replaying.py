@@ -331,12 +331,11 @@ def test_the_command_prepares_a_log_and_prints_what_it_linked(
     assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())
 
 
-def test_too_few_chains_of_one_are_reported():
+def test_the_share_of_chains_of_one_is_reported():
     """Beside two longer chains a share of a half asks for two chains of one."""
-    for alone, lines, share in ((2, 0, 0.5), (1, 1, 0.333), (10, 0, 0.5)):
+    for alone, share in ((2, 0.5), (1, 0.333), (10, 0.5)):
         first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])
         chains = Chains(np.arange(first[-1]), first, 4, 5, 6)
-        assert len(log_replay._warn_of_singles(chains, 0.5)) == lines
         log = SimpleNamespace(name="n", proxy_note="s", provenance="p", encoder="e")
         message = log_replay._describe_log(log, chains, SimpleNamespace(load=1.2345), 0.5)
         printed_values = [message[key] for key in log_replay.CHAIN_ATTRIBUTES]
