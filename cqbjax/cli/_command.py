@@ -23,7 +23,6 @@ import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -101,8 +100,11 @@ def run_configured(task: Callable[[Sequence[Job]], None], folder: Path = CONF) -
     def run_task(composed: DictConfig | Sequence[Job]) -> None:
         # Hydra would print a page for an error that leaves the task.
         with report_errors(folders):
-            jobs = [_only_job(composed)] if isinstance(composed, DictConfig) else composed
-            jobs = [_name_study(job) for job in jobs]
+            if isinstance(composed, DictConfig):
+                now = HydraConfig.get()
+                words, name = list(now.overrides.task), str(now.job.config_name)
+                composed = [_compose.convert_job(composed, words, name)]
+            jobs = [_name_study(job) for job in composed]
             folders.update((key, str(jobs[0].config.get(key))) for key in FOLDERS)
             task(jobs)
 
@@ -124,21 +126,6 @@ def _add_current_folder() -> None:
         sys.path.append(os.getcwd())
     except FileNotFoundError as error:
         raise ValueError("the current folder does not exist any more: go to another") from error
-
-
-def _only_job(config: DictConfig) -> Job:
-    """Return the only job of a command that Hydra has composed.
-
-    Raises:
-        ValueError: a launcher started it as one of many.
-    """
-    now = HydraConfig.get()
-    if now.mode == RunMode.MULTIRUN:
-        raise ValueError(
-            f"hydra/launcher={now.runtime.choices['hydra/launcher']} starts points one by one, and "
-            "here they run together: leave it out; cluster=ray or cluster=slurm spreads them"
-        )
-    return _compose.convert_job(config, list(now.overrides.task), str(now.job.config_name))
 
 
 def _name_study(job: Job) -> Job:

@@ -33,7 +33,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 def write_output(
     shown: StudyOutput, config: Config, stem: str, console: Console | None = None
 ) -> list[Path]:
-    """Write the output of a study, then print its tables and lines.
+    """Write the output of a study, then print its tables.
 
     Args:
         shown: from `StudyType.show`.
@@ -66,8 +66,6 @@ def write_output(
     for name, table in shown.tables.items():
         if table.printed:
             tables.print_table(frames[name], table.caption, console, table.recorded)
-    for line in shown.lines:
-        (console or Console()).print(line, markup=False)
     return written
 
 

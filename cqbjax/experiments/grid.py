@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cqbjax.datasets import DatasetSource
     from cqbjax.engine.spec import SweepSpec
 
-MAX_NAME_LENGTH = 150
 # Defined for K = 1; a point with another K leaves them out and says so.
 SINGLE_SERVER = ("q_ucb", "q_ths")
 # Policies that no key changes unless it names them.
@@ -209,7 +208,7 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
         }
         stored = {key: value for key, value in varied.items() if key not in DIMENSIONS}
         dimensions = {key: value for key, value in varied.items() if key in DIMENSIONS}
-        name = _shorten_name(stored) or f"K={point.K}"
+        name = format_words(stored).replace("/", "_") or f"K={point.K}"
         points.append(GridPoint(name, point, stored, left_out, dimensions=format_words(dimensions)))
     return points
 
@@ -234,16 +233,6 @@ def _list_values(config: Config) -> dict[str, list[Any]]:
 def format_words(values: Mapping[str, Any]) -> str:
     """Format values as `key=value`, separated by commas."""
     return ",".join(f"{key}={value}" for key, value in values.items())
-
-
-def _shorten_name(varied: Mapping[str, Any]) -> str:
-    """Return the name of a point: its varied values, abbreviated by a hash if they are long."""
-    name = format_words(varied).replace("/", "_")
-    if len(name) <= MAX_NAME_LENGTH:
-        return name
-    from cqbjax.core.files import hash_parts
-
-    return f"{name[:40]}...{hash_parts(name)}"
 
 
 def find_left_out(config: Config) -> dict[str, str]:

@@ -127,7 +127,6 @@ def _find_missing(
         places = f"{len(points)} points" if len(points) > 1 else "the point"
         stored = f"{number - missing} of {number} policies at {places} are stored"
         display.print_lines(console, [f"{stored}: not run again"])
-    display.print_lines(console, describe_replaced(left, index))
     return left
 
 
@@ -386,17 +385,4 @@ def read_back(
     stored = index.read([request_of(one) for one in points], rounds)
     return [
         data.assign_attrs(one.attributes or {}) for one, data in zip(points, stored, strict=True)
-    ]
-
-
-def describe_replaced(left: Sequence[PreparedPoint], index: ResultIndex) -> list[str]:
-    """Return a line about points of which other versions are stored, beside those about to run."""
-    others = (one.point.label for one in left if index.holds_other(request_of(one)))
-    names = list(dict.fromkeys(others))
-    if not names:
-        return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [
-        f"{names[0]}{more} stored with other settings, data or code: kept, though results.load "
-        f"gives the newest; `cqbjax stored {index.folder}` lists both, and drops what is outdated"
     ]

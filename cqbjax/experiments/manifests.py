@@ -122,8 +122,7 @@ def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> di
         "key": key.point,
         "policies": dict(key.policies),
         "code": checkpoints.hash_code(),
-        "versions": {"python": platform.python_version()}
-        | {name: _find_version(name) for name in PACKAGES},
+        "versions": _list_versions(),
         "revision": _find_revision(),
         "machine": backend.describe(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(),
@@ -137,12 +136,10 @@ def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> di
 
 
 @functools.cache
-def _find_version(package: str) -> str:
-    """Return the installed version of a package, or that it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+def _list_versions() -> dict[str, str]:
+    """Return the versions of Python and of packages."""
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **packages}
 
 
 @functools.cache

@@ -54,12 +54,10 @@ class StudyOutput(NamedTuple):
     Attributes:
         tables: suffix -> table.
         figures: suffix -> Matplotlib figure.
-        lines: lines of text, printed below the tables.
     """
 
     tables: Mapping[str, OutputTable]
     figures: Mapping[str, Any]
-    lines: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)

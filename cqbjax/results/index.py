@@ -175,15 +175,6 @@ class ResultIndex:
         entries = self._stored(asked.name, asked.key.point)
         return len({seed for one in entries for _, seed in one.cells})
 
-    def holds_other(self, asked: RunRequest) -> bool:
-        """Return whether another version of the point, or of a requested policy, is stored."""
-        keys = self._points.get((self.folder, asked.name), {})
-        stored = [one.manifest["policies"] for one in keys.get(asked.key.point, ())]
-        if not stored:
-            return bool(keys)
-        policies = asked.key.policies.items()
-        return any(one.get(label, key) != key for one in stored for label, key in policies)
-
     def read(
         self, asked: Sequence[RunRequest], rounds: Sequence[int] | None = None
     ) -> list[xr.Dataset]:

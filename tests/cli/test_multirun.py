@@ -233,13 +233,6 @@ def test_a_single_run_of_lists_stores_what_a_multirun_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_another_launcher_is_refused_for_it_would_start_points_one_by_one(tmp_path):
-    message = refusal_of(["-m", "hydra/launcher=basic", "c1=0,1", f"results_dir={tmp_path}"])
-    assert message.endswith("leave it out; cluster=ray or cluster=slurm spreads them")
-    assert message.startswith("error: hydra/launcher=basic starts points one by one")
-
-
-@pytest.mark.slow
 def test_one_bad_point_is_reported_and_the_others_run(tmp_path):
     words = (*GRID, "slackness=0.03,0.29", f"results_dir={tmp_path}")
     done = run_command("run", *words)

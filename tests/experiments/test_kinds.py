@@ -50,7 +50,7 @@ class Doubled(StudyType):
              "mean": round(float(p["doubled"].sel(policy=label).mean()), self.digits)}
             for p in points for label in p["policy"].values.tolist()
         ]
-        return StudyOutput({"": OutputTable(pl.DataFrame(rows), "Doubled")}, {}, ["that is all"])
+        return StudyOutput({"": OutputTable(pl.DataFrame(rows), "Doubled")}, {})
 """
 WORDS = ("kind=doubled", "name=mine", "num_seeds=4", "horizon=12")
 
@@ -83,8 +83,8 @@ def run(*words):
 
 def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
     policies = "policy=[random,rand_rout]"
-    printed = run(policies, "kind.factor=[1,2]")
-    assert "that is all" in printed and len(new_measurements()) == 4
+    run(policies, "kind.factor=[1,2]")
+    assert len(new_measurements()) == 4
     assert len(list(Path("results/data/mine").glob("*.nc"))) == 4, (
         "each policy of a point is a part"
     )

@@ -184,18 +184,6 @@ def test_a_list_of_rates_is_stored_as_a_sweep_over_them(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_a_run_lists_what_it_computes_again(tmp_path, fabricating):
-    run(ready_of(), tmp_path)
-    assert loop.describe_replaced(left_of(ready_of(), tmp_path), ResultIndex(tmp_path)) == []
-    left = left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
-    (line,) = loop.describe_replaced(left, ResultIndex(tmp_path))
-    assert line.startswith(
-        "K=1,arrival_rate=0.3 and 2 more stored with other settings, data or code: "
-    )
-    assert f"`cqbjax stored {tmp_path}` lists both" in line
-
-
-@pytest.mark.slow
 def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating):
     folder = tmp_path / "grid"
     run(ready_of(), folder)
