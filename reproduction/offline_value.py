@@ -1,198 +1,137 @@
-"""A study type: the value of routers and of the contrastive head, without a queue.
+"""A study type: the value of routers, without a queue: means over seeds with 95% intervals.
 
-Every number belongs to a seed: a fit on its offline split is evaluated on its own pool
-(`router_tables`).
+Every number belongs to a seed: a fit on its offline split is evaluated on its own pool.
 """
 
 import dataclasses
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import xarray as xr
-from sklearn.linear_model import Ridge
 
-from cqbjax.core.files import hash_parts
 from cqbjax.core.types import Policy
-from cqbjax.datasets import DatasetSource, Split, mnl_utilities
+from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import grid, manifests
+from cqbjax.experiments import grid
 from cqbjax.experiments.configs import ComposedConfig, Config, select
 from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.study import Factory
 from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 from cqbjax.experiments.validation import to_list
-from cqbjax.offline import TrainedRouter, fits, projection, value
-from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.policies import OfflinePolicy, ProjectedPolicy
-from cqbjax.offline.routers import KNN, Router
-from cqbjax.offline.routers.knn import mean_of_nearest
-from cqbjax.offline.value import interval_columns
-from cqbjax.policies import Intercept, append_intercept
-from cqbjax.results.index import CacheKey
+from cqbjax.offline import TrainedRouter, fits, value
+from cqbjax.offline.policies import OfflinePolicy
+from cqbjax.offline.routers import Router
+from cqbjax.offline.value import AVERAGES, BASELINES, BEST_FIXED, average_seeds
 from cqbjax.results.summaries import find_differing
-from reproduction import router_tables
-
-NEIGHBOURS = (1, 10, 100)
-LINEAR_SHARE = 0.3  # of the pool, on which the linear rule is fitted; it routes the others
 
 
-def select_models(
-    policies: Mapping[str, Policy | OfflinePolicy],
-) -> tuple[dict[str, Router], ContrastiveConfig | None]:
-    """Return a study's routers, each once, with `OTHER_KNN` beside KNN, and its head."""
+def select_routers(policies: Mapping[str, Policy | OfflinePolicy]) -> dict[str, Router]:
+    """Return a study's routers, each once."""
     routers: dict[str, Router] = {}
     for label, policy in policies.items():
         if isinstance(policy, TrainedRouter) and policy.router not in routers.values():
             routers[label] = policy.router
-    if KNN() in routers.values():
-        routers |= router_tables.OTHER_KNN
-    heads = [policy.head for policy in policies.values() if isinstance(policy, ProjectedPolicy)]
-    return routers, heads[0] if heads else None
+    return routers
 
 
-def evaluate_head(
-    source: DatasetSource, seeds: Sequence[int], cache_dir: pathlib.Path, head: ContrastiveConfig,
-    progress: Reporter | None = None,
-) -> xr.DataArray:  # fmt: skip
-    """Evaluate the encoder's embeddings and each seed's projected ones.
+def evaluate_routers(
+    source: DatasetSource, routers: Mapping[str, Router], seeds: Sequence[int],
+    cache_dir: pathlib.Path, progress: Reporter | None = None,
+) -> xr.Dataset:  # fmt: skip
+    """Evaluate each router on each seed's pool, beside routing that trains nothing.
 
     Args:
         source: the dataset.
-        seeds: [S] seeds of the heads and pools.
-        cache_dir: folder of cached heads.
-        head: settings.
-        progress: reports the training.
+        routers: label -> router.
+        seeds: [S] seeds of the pools.
+        cache_dir: folder of cached fits.
+        progress: reports the fits.
 
     Returns:
-        Over statistic, features and seed, the values of `evaluate_features`; NaN: not measured.
+        Variables over policy and seed, which are those of `average_served`, and `chosen`, the
+        hyper-parameters chosen on the seed's own split; an empty text if there are none.
     """
-    progress = progress or Reporter()
-    data = fits.make_fit_data(source, cache_dir, progress)
-    trained = projection.train_heads(head, data, list(seeds))
-    values: dict[tuple[str, str], list[float]] = {}
-    with progress.track_steps("nearest neighbours", len(trained)) as done:
-        for seed, params in trained.items():
-            z = np.asarray(projection.project(params, data.embeddings, head))
-            for statistic, features, number in evaluate_features(data.embeddings, z, source, seed):
-                values.setdefault((statistic, features), []).append(number)
-            done(1)
-    statistics, kinds = (list(dict.fromkeys(names)) for names in zip(*values, strict=True))
-    table = np.full((len(statistics), len(kinds), len(seeds)), np.nan)
-    for (statistic, features), by_seed in values.items():
-        table[statistics.index(statistic), kinds.index(features)] = by_seed
-    coords = {"statistic": statistics, "features": kinds, "seed": list(seeds)}
-    return xr.DataArray(table, coords)
+    progress, labels = progress or Reporter(), [*BASELINES, *routers]
+    data = fits.make_fit_data(source, cache_dir)
+    rows: dict[str, list[dict[str, Any]]] = {label: [] for label in labels}
+    for seed in seeds:
+        for label, numbers in value.evaluate_baselines(source, seed).items():
+            rows[label].append(numbers | {"chosen": ""})
+    with progress.track_steps("fitting routers", len(routers) * len(seeds)) as done:
+        for label, router in routers.items():
+            for seed in seeds:
+                tuned = fits.tune_router(router, data, seed)
+                numbers = value.evaluate_router(tuned, data, seed)
+                rows[label].append(numbers | {"chosen": describe_choice(tuned)})
+                done(1)
+    arrays = {
+        name: (("policy", "seed"), np.array([[row[name] for row in rows[x]] for x in labels]))
+        for name in (*AVERAGES, "chosen")
+    }
+    return xr.Dataset(arrays, {"policy": labels, "seed": list(seeds)})
 
 
-def evaluate_features(
-    x: np.ndarray, z: np.ndarray, source: DatasetSource, seed: int
-) -> Iterator[tuple[str, str, float]]:
-    """Evaluate the encoder's x [P, d] and a head's z [P, e] on a seed's pool.
-
-    Yields:
-        Statistic, features and value: those of `evaluate_nearest` and `route_linearly` for
-        "encoder" and "head"; of `route_linearly` for "encoder, intercept", x with
-        `append_intercept`, and for "encoder, shrunk", the same without its constant coordinate; for
-        "none" the error of the offline split's mean.
-    """
-    parts = source.split(seed)
-    known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
-    yield "error of the mean", "none", float(np.sqrt(np.mean((known.mean(axis=0) - truth) ** 2)))
-    for features, table in (("encoder", x), ("head", z)):
-        for statistic, number in evaluate_nearest(table, source, parts).items():
-            yield statistic, features, number
-        yield "linear routing", features, route_linearly(table[parts.pool], truth)
-    extended = np.asarray(append_intercept(jnp.asarray(x[parts.pool]), Intercept.share))
-    yield "linear routing", "encoder, intercept", route_linearly(extended, truth)
-    yield "linear routing", "encoder, shrunk", route_linearly(extended[:, :-1], truth)
+def describe_choice(tuned: Router) -> str:
+    """Return the values to which a router's grids are fixed: k, clusters, layers, or both k."""
+    fields = dataclasses.fields(tuned)  # type: ignore[arg-type]
+    grids = [getattr(tuned, field.name) for field in fields if field.name.endswith("grid")]
+    return ", ".join(str(grid[0]) for grid in grids if grid)
 
 
-def evaluate_nearest(x: np.ndarray, source: DatasetSource, parts: Split) -> dict[str, float]:
-    """Predict the pool from the offline split's nearest prompts by cosine of x [P, e].
-
-    Returns:
-        Two values for each k. "k-NN error" is the root mean square error, over pool and servers, of
-        the mean departure probability of the k nearest prompts. "k-NN routing" is the departure
-        probability, averaged over the pool, of the server for which that mean is the greatest.
-    """
-    known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
-    usable = tuple(k for k in NEIGHBOURS if k <= len(known))
-    statistics = {}
-    means = mean_of_nearest(x[parts.offline], known, x[parts.pool], usable)
-    for k, predicted in zip(usable, means, strict=True):
-        statistics[f"{k}-NN error"] = float(np.sqrt(np.mean((predicted - truth) ** 2)))
-        statistics[f"{k}-NN routing"] = average_of_best(predicted, truth)
-    return statistics
+def seed_table(values: xr.Dataset) -> pl.DataFrame:
+    """Return a row per policy and seed of `evaluate_routers`."""
+    rows = [
+        {"policy": label, "seed": seed}
+        | {key: float(cell[key]) for key in AVERAGES}
+        | {"chosen": str(cell["chosen"].values) or None}
+        for label in values["policy"].values.tolist()
+        for seed in values["seed"].values.tolist()
+        for cell in [values.sel(policy=label, seed=seed)]
+    ]
+    return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def route_linearly(x: np.ndarray, truth: np.ndarray) -> float:
-    """Route a pool by ridge regression of its log-odds: a proxy of what a linear bandit can learn.
+def router_table(by_seed: pl.DataFrame, origin: Mapping[str, Any]) -> pl.DataFrame:
+    """Average the rows of `seed_table` over seeds.
 
     Args:
-        x: [I, e] features of the pool.
-        truth: [I, N] its departure probabilities.
-
-    Returns:
-        The mean departure probability reached on the last 70% of the pool, fitted with penalty 1
-        and without intercept on the first 30%.
-    """
-    size = int(LINEAR_SHARE * len(truth))
-    fitted = Ridge(alpha=1.0, fit_intercept=False).fit(x[:size], mnl_utilities(truth[:size]))
-    return average_of_best(fitted.predict(x[size:]), truth[size:])
-
-
-def average_of_best(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Average the truth [I, N] over prompts and over the servers predicted best."""
-    return float(np.average(truth, axis=1, weights=value.is_largest(predicted)).mean())
-
-
-def head_table(values: xr.DataArray, origin: Mapping[str, Any]) -> pl.DataFrame:
-    """Compare the encoder's embeddings with each seed's projected ones.
-
-    Args:
-        values: from `evaluate_head`.
+        by_seed: the rows.
         origin: columns that identify the dataset.
 
     Returns:
-        By statistic and features: `value` and `change` from the encoder's, each with its 95%
-        interval _low and _high.
+        By policy: `departure`, `within_two`, `utility` and `over_fixed` (departure probability over
+        that of the best fixed server of the pool), each with its interval; `chosen` with how many
+        seeds chose it.
     """
+    best = by_seed.filter(policy=BEST_FIXED).sort("seed")["departure"]
     rows = []
-    for statistic in sorted(values["statistic"].values.tolist()):
-        measured = values.sel(statistic=statistic).dropna("features")
-        for features in measured["features"].values.tolist():
-            cell = measured.sel(features=features).values
-            row = dict(origin) | {"seeds": len(cell), "statistic": statistic, "features": features}
-            row |= interval_columns("value", cell)
-            if features not in ("encoder", "none"):
-                row |= interval_columns("change", cell - measured.sel(features="encoder").values)
-            rows.append(row)
+    for (label,), part in by_seed.group_by("policy", maintain_order=True):
+        cell = part.sort("seed")
+        row = dict(origin) | {"seeds": cell.height, "policy": label}
+        row |= average_seeds(cell, None if label == BEST_FIXED else best)
+        counts = Counter(cell["chosen"].drop_nulls()).most_common()
+        listed = [f"{what} ({count})" if len(counts) > 1 else what for what, count in counts]
+        rows.append(row | {"chosen": "; ".join(listed) or None})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
 @dataclasses.dataclass(frozen=True)
 class OfflineValue(StudyType):
-    """The error of features and the value of routers, trained on each seed's offline split.
-
-    Attributes:
-        head: settings of the head; None: those of the policy with a head, or the key `head`.
-    """
-
-    head: Any = None
+    """The value of routers, trained on each seed's offline split."""
 
     # There is no queue.
     display_keys: ClassVar[tuple[str, ...]] = (
         "K", "arrival_rate", "arrivals", "horizon", "record_every", "capacity", "explore_rounds",
-        "burst", "burst_rounds", "batch_most", "batch_sizes", "trace", "trace_column", "kind.head",
+        "burst", "burst_rounds", "batch_most", "batch_sizes", "trace", "trace_column",
     )  # fmt: skip
     unread_keys: ClassVar[tuple[str, ...]] = ("*",)
     read_keys: ClassVar[tuple[str, ...]] = (
-        "policy", "policies_by_K", "source", "head", "num_seeds", "first_seed", "tuning_seed",
+        "policy", "policies_by_K", "source", "num_seeds", "first_seed",
     )  # fmt: skip
 
     def compose(
@@ -206,9 +145,8 @@ class OfflineValue(StudyType):
 
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Return a point whose policies are the baselines and each router once."""
-        config = point.config
-        source, policies = factory.make_once(config.source), factory.make_each(config.policy)
-        routers, head = select_models(policies)
+        source = factory.make_once(point.config.source)
+        routers = select_routers(factory.make_each(point.config.policy))
         trained = {label: TrainedRouter(router) for label, router in routers.items()}
         attributes = None
         if isinstance(source, DatasetSource):
@@ -217,20 +155,14 @@ class OfflineValue(StudyType):
                 "source": table.name, "stand_in": table.proxy_note, "prompts": table.num_prompts,
                 "num_servers": table.num_servers, "provenance": table.provenance,
             }  # fmt: skip
-        own = dataclasses.replace(self, head=head or factory.make(config.head))
-        rates, labels = grid.resolve_rates(point, source), dict.fromkeys(value.BASELINES) | trained
-        return PreparedPoint(rates, source, labels, study_type=own, attributes=attributes)
+        rates, labels = grid.resolve_rates(point, source), dict.fromkeys(BASELINES) | trained
+        return PreparedPoint(rates, source, labels, study_type=self, attributes=attributes)
 
     def validate(self, prepared: PreparedPoint) -> None:
         """Raise for a source without an offline split."""
         if not isinstance(prepared.source, DatasetSource):
             why = "kind=offline_value is of a dataset: pick a source, source=routerbench"
             raise ValueError(why)
-
-    def cache_key(self, prepared: PreparedPoint) -> CacheKey:
-        """Return the cache key, with the settings of the head."""
-        key = manifests.cache_key_of(prepared)
-        return key._replace(point=hash_parts(key.point, repr(self.head)))
 
     def count_rounds(self, prepared: PreparedPoint) -> int:
         """Return 0: no round is simulated."""
@@ -244,33 +176,26 @@ class OfflineValue(StudyType):
 
     def measure(self, prepared: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Train and evaluate, seed by seed."""
-        config, seeds = prepared.point.config, grid.list_seeds(prepared.point.config)
+        config = prepared.point.config
         routers = {k: one.router for k, one in prepared.policies.items() if one is not None}
-        one_seed = router_tables.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
-        fixed = prepared.source, seeds, fits.cache_folder(config.cache_dir)
         # The table shows the choice of every seed.
         warnings.filterwarnings("ignore", message=".*of its grid")
-        head = evaluate_head(*fixed, self.head, progress)
-        data = router_tables.evaluate_routers(
-            prepared.source, routers, *fixed[1:], one_seed, progress
-        )
-        return data.assign(head=head)
+        folder = fits.cache_folder(config.cache_dir)
+        seeds = grid.list_seeds(config)
+        return evaluate_routers(prepared.source, routers, seeds, folder, progress)
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return tables of the error of features, of the value of routers, and of each seed."""
+        """Return tables of the value of routers, on average and of each seed."""
         title, keys = f"{config.title or config.name}, trained offline", find_differing(points)
         shown = dict.fromkeys((*keys, "source", "stand_in", "prompts", "num_servers"))
-        parts: dict[str, list[pl.DataFrame]] = {"head": [], "routers": [], "seeds": []}
+        averages, seeds = [], []
         for point in points:
-            origin = {key: point.attrs.get(key) for key in shown}
-            by_seed = router_tables.seed_table(point)
-            parts["head"].append(head_table(point["head"], origin))
-            parts["routers"].append(router_tables.router_table(by_seed, origin))
+            by_seed = seed_table(point)
+            averages.append(router_table(by_seed, {key: point.attrs.get(key) for key in shown}))
             varied = (pl.lit(point.attrs.get(key)).alias(key) for key in keys)
-            parts["seeds"].append(by_seed.select(*varied, pl.all()))
-        captions = {"head": title, "routers": title, "seeds": ""}
+            seeds.append(by_seed.select(*varied, pl.all()))
         tables = {
-            name: OutputTable(pl.concat(parts[name]), caption, caption != "")
-            for name, caption in captions.items()
+            "routers": OutputTable(pl.concat(averages), title),
+            "seeds": OutputTable(pl.concat(seeds), "", printed=False),
         }
         return StudyOutput(tables, {})

@@ -196,7 +196,7 @@ class Switching(ProofStudy):
 
 @dataclasses.dataclass(frozen=True)
 class Slopes(Sweep):
-    """A sweep, shown on log-log axes with its slopes; the stored arrays are those of a sweep.
+    """A sweep, shown by its slopes on log-log axes; the stored arrays are those of a sweep.
 
     Attributes:
         windows: (first, last) of each window of rounds over which slopes are fitted.
@@ -228,13 +228,13 @@ class Slopes(Sweep):
         """Return None, all rounds: slopes are fitted to whole curves."""
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
-        """Return the table of a sweep, the slopes, and both on log-log axes."""
-        from reproduction.theory import figures, slopes
+        """Return the table of a sweep, and the slopes."""
+        from reproduction.theory import slopes
 
         title = config.title or config.name
         fitted = OutputTable(slopes.table(points, self.windows), f"{title}: slopes on log-log axes")
         tables = {"": OutputTable(display.build_table(points, config), title), "slopes": fitted}
-        return StudyOutput(tables, {"": figures.draw_slopes(points, title)})
+        return StudyOutput(tables, {})
 
 
 def _cells(points: Sequence[xr.Dataset]) -> list[xr.Dataset]:

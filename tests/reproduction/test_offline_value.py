@@ -1,4 +1,4 @@
-"""The tables of the head and the routers: against scalar code, and the script on made-up files."""
+"""The tables of the routers: against scalar code, and the script on made-up files."""
 
 import dataclasses
 import pathlib
@@ -27,7 +27,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import PromptPool
-from reproduction import offline_value, router_tables
+from reproduction import offline_value
 
 SEEDS = [3, 8, 4]
 IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
@@ -115,39 +115,6 @@ def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch
         assert (jax.random.key_data(key) == jax.random.key_data(known)).all()
 
 
-def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
-    """Error and routing of the k nearest by cosine, a prompt at a time."""
-    errors, reached = [], []
-    for i in parts.pool:
-        cosine = [x[i] @ x[j] / np.linalg.norm(x[j]) for j in parts.offline]
-        near = [parts.offline[j] for j in np.argsort(cosine)[::-1][:k]]
-        mean = [np.mean([chance[j, n] for j in near]) for n in range(chance.shape[1])]
-        errors += [(mean[n] - chance[i, n]) ** 2 for n in range(chance.shape[1])]
-        reached.append(chance[i, int(np.argmax(mean))])
-    return float(np.sqrt(np.mean(errors))), float(np.mean(reached))
-
-
-def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
-    parts, x = source.split(3), np.asarray(source.queries.contexts)
-    measures = offline_value.evaluate_nearest(x, source, parts)
-    assert set(measures) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
-    for k in (1, 10):
-        expected = scalar_nearest(x, source.probabilities, parts, k)
-        assert (measures[f"{k}-NN error"], measures[f"{k}-NN routing"]) == pytest.approx(expected)
-    pool, chance = x[parts.pool].astype(float), source.probabilities[parts.pool]
-    logits = np.log(chance[:6] / (1 - chance[:6]))
-    weights = np.linalg.solve(pool[:6].T @ pool[:6] + np.eye(4), pool[:6].T @ logits)
-    server = (pool[6:] @ weights).argmax(axis=1)
-    expected = chance[6:][np.arange(14), server].mean()
-    assert offline_value.route_linearly(pool, chance) == pytest.approx(expected)
-    rows = {row[:2]: row[2] for row in offline_value.evaluate_features(x, x, source, 3)}
-    half = np.sqrt(0.5) * np.pad(pool, ((0, 0), (0, 1)), constant_values=1.0)
-    for features, table in (("shrunk", half[:, :-1]), ("intercept", half)):
-        expected = offline_value.route_linearly(table, chance)
-        assert rows["linear routing", f"encoder, {features}"] == pytest.approx(expected)
-    assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
-
-
 def fractional(rho: float, min_max: bool, columns: list[int]) -> DatasetSource:
     """60 prompts with scores in quarters: many LLMs tie, all the more where utilities are cut."""
     draw = np.random.default_rng(0)
@@ -192,42 +159,6 @@ def test_of_llms_as_good_on_all_prompts_the_most_useful_is_the_best_fixed_one():
     assert value.evaluate_baselines(flat, 3)[value.BEST_FIXED]["utility"] == pytest.approx(-2.5)
 
 
-def test_prompts_are_routed_to_all_llms_that_tie_for_the_nearest_ones():
-    truth = np.array([[0.2, 0.6, 0.9], [0.1, 0.5, 0.3]])
-    predicted = np.array([[0.7, 0.7, 0.1], [0.1, 0.2, 0.3]])
-    assert offline_value.average_of_best(predicted, truth) == pytest.approx((0.4 + 0.3) / 2)
-
-
-@pytest.mark.slow
-def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed(
-    source, tmp_path, monkeypatch
-):
-    turned = [projection.init_head(jax.random.key(0), 4, IDENTITY) for _ in SEEDS]
-    turned[1:] = [jax.tree.map(lambda leaf: 0.0 * leaf + 0.1, head) for head in turned[1:]]
-    trained = dict(zip(SEEDS, turned, strict=True))
-
-    def table(some):
-        monkeypatch.setattr(
-            projection, "train_heads", lambda _, __, some: {k: trained[k] for k in some}
-        )
-        measured = offline_value.evaluate_head(source, SEEDS[:some], tmp_path, IDENTITY)
-        return offline_value.head_table(measured, {})
-
-    one = table(1).filter(features="head")
-    assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
-    made = table(3).filter(statistic="10-NN error")
-    x, z = np.asarray(source.queries.contexts), []
-    for seed, params in trained.items():
-        table_z = np.asarray(projection.project(params, x, IDENTITY))
-        both = [offline_value.evaluate_nearest(t, source, source.split(seed)) for t in (x, table_z)]
-        z.append(both[1]["10-NN error"] - both[0]["10-NN error"])
-    low, high = scipy.stats.t.interval(0.95, 2, np.mean(z), scipy.stats.sem(z))
-    row = made.row(by_predicate=pl.col("features") == "head", named=True)
-    assert z[0] == 0 and z[1] != 0
-    interval = [row[key] for key in ("change", "change_low", "change_high")]
-    assert interval == pytest.approx([np.mean(z), low, high])
-
-
 @pytest.mark.slow
 def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tmp_path):
     routers = {
@@ -235,10 +166,9 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         "knn": KNN(grid=(2, 3, 4, 5, 6, 8, 10)),
         "dc": RouterDC(steps=2, clusters=2),
     }
-    judged = router_tables.evaluate_routers(source, routers, SEEDS, tmp_path, one_seed=50)
-    made = router_tables.seed_table(judged)
+    judged = offline_value.evaluate_routers(source, routers, SEEDS, tmp_path)
+    made = offline_value.seed_table(judged)
     data = fits.make_fit_data(source, tmp_path)
-    fixed = fits.tune_router(routers["knn"], data, 50)
     own_choices = set()
     for seed in SEEDS:
         parts = source.split(seed)
@@ -248,20 +178,13 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         split = data.offline(parts.offline)
         own = routers["knn"].tune(split, rho=2.0, seed=seed)
         own_choices.add(own.grid[0])
-        for router, before in ((own, ""), (fixed, "once_")):
-            scores = router.fit(split, rho=2.0, seed=seed).predict(data.embeddings[parts.pool])
-            server = scores.argmax(axis=1)
-            served = rows["knn"][f"{before}departure"], rows["knn"][f"{before}utility"]
-            expected = [t[np.arange(20), server].mean() for t in (chance, raw)]
-            assert served == pytest.approx(expected)
-            first, then = chance[np.arange(20), np.argsort(-scores, axis=1, kind="stable").T[:2]]
-            if not before:
-                two = np.mean(first + (1 - first) * then)
-                assert rows["knn"]["within_two"] == pytest.approx(two)
-            assert rows["knn"][f"{before}chosen"] == str(router.grid[0])
-        blind = (split.performance.mean(axis=0)).argmax()
-        assert rows["ZERO, performance only"]["departure"] == pytest.approx(chance[:, blind].mean())
-        assert rows["zero"]["once_departure"] is rows["dc"]["once_departure"] is None
+        scores = own.fit(split, rho=2.0, seed=seed).predict(data.embeddings[parts.pool])
+        server = scores.argmax(axis=1)
+        served = rows["knn"]["departure"], rows["knn"]["utility"]
+        assert served == pytest.approx([t[np.arange(20), server].mean() for t in (chance, raw)])
+        first, then = chance[np.arange(20), np.argsort(-scores, axis=1, kind="stable").T[:2]]
+        assert rows["knn"]["within_two"] == pytest.approx(np.mean(first + (1 - first) * then))
+        assert rows["knn"]["chosen"] == str(own.grid[0])
         assert rows["oracle"]["departure"] == pytest.approx(0.99)
         best = chance.mean(axis=0).max()
         assert rows["best fixed on the pool"]["departure"] == pytest.approx(best)
@@ -275,37 +198,33 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
                  for j in range(chance.shape[1]) for k in range(chance.shape[1])]  # fmt: skip
         assert rows["random LLM"]["within_two"] == pytest.approx(np.mean(pairs))
         assert rows["random LLM"]["utility"] == pytest.approx(raw.mean())
-    assert own_choices != {fixed.grid[0]}, "else the two columns would be equal"
-    check_averages(made, router_tables.router_table(made, {"stand_in": "toys"}))
+    assert len(own_choices) > 1, "each seed chooses by itself"
+    check_averages(made, offline_value.router_table(made, {"stand_in": "toys"}))
 
 
 def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
     """Means, paired differences and counts of a table over seeds."""
     knn, fixed = (by_seed.filter(policy=label) for label in ("knn", "best fixed on the pool"))
     row = made.row(by_predicate=pl.col("policy") == "knn", named=True)
-    gain = (knn["once_departure"] - knn["departure"]).to_numpy()
+    gain = (knn["departure"] - fixed["departure"]).to_numpy()
     low, high = scipy.stats.t.interval(0.95, 2, gain.mean(), scipy.stats.sem(gain))
-    interval = [row[f"once_departure_gain{end}"] for end in ("", "_low", "_high")]
+    interval = [row[f"over_fixed{end}"] for end in ("", "_low", "_high")]
     assert interval == pytest.approx([gain.mean(), low, high])
-    assert row["over_fixed"] == pytest.approx((knn["departure"] - fixed["departure"]).mean())
     counts = [int(part.split("(")[1][:-1]) for part in row["chosen"].split("; ")]
     assert sum(counts) == row["seeds"] == 3
     zero = made.row(by_predicate=pl.col("policy") == "zero", named=True)
-    assert zero["chosen"] is zero["once_chosen"] is zero["once_departure_gain"] is None
+    assert zero["chosen"] is None
     assert made["stand_in"].unique().to_list() == ["toys"]
 
 
-def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
-    head = ProjectedPolicy(Acqb(), IDENTITY)
+def test_an_experiments_routers_are_taken_once():
     policies = {
         "zero": TrainedRouter(Zero()),
         "zero_priority": TrainedRouter(Zero(), "joint"),
         "random": RandomRouting(),
-        "acqb_cl": head,
+        "acqb_cl": ProjectedPolicy(Acqb(), IDENTITY),
     }
-    assert offline_value.select_models(policies) == ({"zero": Zero()}, IDENTITY)
-    more = offline_value.select_models({"knn": TrainedRouter(KNN())})[0]
-    assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
+    assert offline_value.select_routers(policies) == {"zero": Zero()}
 
 
 @pytest.mark.slow
@@ -326,14 +245,12 @@ def test_the_script_writes_its_tables_and_names_the_proxied_data(tmp_path, monke
     assert done.returncode == 0, done.stderr
     again = run_command("run", "kind=offline_value", *words)
     assert again.returncode == 0, again.stderr
-    assert "9 of 9 policies at the point are stored: not run again" in again.stdout
+    assert "6 of 6 policies at the point are stored: not run again" in again.stdout
     tables = tmp_path / "tables"
     assert sorted(path.name for path in tables.iterdir()) == [
-        "offline_sprout_head.csv", "offline_sprout_head.md", "offline_sprout_routers.csv",
-        "offline_sprout_routers.md", "offline_sprout_seeds.csv",
+        "offline_sprout_routers.csv", "offline_sprout_routers.md", "offline_sprout_seeds.csv",
     ]  # fmt: skip
-    for part in ("head", "routers"):
-        text = (tables / f"offline_sprout_{part}.md").read_text()
-        assert "made-up content" in text and "seeds 2" in text
+    text = (tables / "offline_sprout_routers.md").read_text()
+    assert "made-up content" in text and "seeds 2" in text
     by_seed = pl.read_csv(tables / "offline_sprout_seeds.csv")
     assert by_seed.filter(policy="knn")["seed"].to_list() == [0, 1]

@@ -31,7 +31,6 @@ from cqbjax.figures import panels, sweeps
 from cqbjax.results import policy_styles, tables
 from cqbjax.results.aggregate import aggregate_points
 from cqbjax.results.table_text import WHY_NONE, split_table
-from reproduction.theory import figures as theory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LENGTH = ("queue_length", "regret")
@@ -500,12 +499,10 @@ def odd_figure(name: str) -> Figure:
         return sweeps.draw_over_keys(swept, over=[r"k$\no$"])
     if name == "maps":
         return sweeps.draw_over_keys(swept, waits)
-    if name == "scores":
-        return arena.draw_scores(table, overall, {"t": r"a$\no$", "u": "x"}, "_mine")
-    return theory.draw_slopes([point], r"a$\no$")
+    return arena.draw_scores(table, overall, {"t": r"a$\no$", "u": "x"}, "_mine")
 
 
-DRAWN = ("curves", "keys", "maps", "scores", "slopes")
+DRAWN = ("curves", "keys", "maps", "scores")
 
 
 @pytest.mark.parametrize("name", cases(DRAWN, ["maps"]))
