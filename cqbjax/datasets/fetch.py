@@ -1,7 +1,7 @@
 """Files of a dataset: from the Hugging Face hub at one pinned commit, or from a local path.
 
-A record in `<data_dir>/cache/`, one for the download and one for each local path, holds commit,
-size and SHA-256 of every file at the first build; later calls compare the files with it.
+A record of a download in `<data_dir>/cache/` holds the commit and the SHA-256 of every file. Later
+calls compare the files with it.
 """
 
 import fnmatch
@@ -10,14 +10,14 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cqbjax.core.files import JSON, hash_parts, read, sha256, write
+from cqbjax.core.files import JSON, read, sha256, write
 from cqbjax.core.lazy import import_extra
 from cqbjax.datasets.cache import CACHE
 from cqbjax.datasets.table import TableError
 
 
 class VerifiedFiles(NamedTuple):
-    """The verified files of a dataset.
+    """The files of a dataset, verified if they were downloaded.
 
     Attributes:
         path: the file or folder that holds them.
@@ -25,7 +25,6 @@ class VerifiedFiles(NamedTuple):
         files: files to read.
         revision: their commit, or "local".
         contents: "name sha256" of each file, part of the cache key.
-        write_record: writes the record of local files, called when the build succeeded.
     """
 
     path: pathlib.Path
@@ -33,7 +32,6 @@ class VerifiedFiles(NamedTuple):
     files: list[pathlib.Path]
     revision: str
     contents: list[str]
-    write_record: Callable[[], None]
 
 
 def fetch(
@@ -41,7 +39,7 @@ def fetch(
     hub: tuple[str, Sequence[str], str | None], revision: str | None,
     list_files: Callable[[pathlib.Path], list[pathlib.Path]],
 ) -> VerifiedFiles:  # fmt: skip
-    """Return a dataset's files, downloaded where necessary, verified against the record.
+    """Return a dataset's files, downloaded where necessary; downloads are compared with the record.
 
     Args:
         name: name of the dataset; a download goes to `data_dir/<name>/`.
@@ -53,11 +51,10 @@ def fetch(
         list_files: returns the files of a path, or raises.
 
     Raises:
-        ValueError: the dataset has no download and `source` is None, or `list_files`, `download` or
-            `verify` raises. The message is one sentence.
+        ValueError: the dataset has no download and `source` is None, a downloaded file differs from
+            the record, or `list_files` or `download` raises. The message is one sentence.
     """
-    suffix = "" if source is None else f".{hash_parts(str(pathlib.Path(source).resolve()))[:8]}"
-    record = data_dir / CACHE / f"{name}{suffix}.checksums.json"
+    record = data_dir / CACHE / f"{name}.download.json"
     known = read(record, JSON) if record.is_file() else {}
     repository, patterns, first = hub
     if source is not None:
@@ -71,10 +68,19 @@ def fetch(
         if pinned is None or revision != pinned or not complete:
             revision = download(repository, patterns, revision, path)
     files, root = list_files(path), path if path.is_dir() else path.parent
-    contents, write_record = verify(files, root, record, str(revision))
-    if source is None:
-        write_record()  # pins the commit, of which a second call reads the same bytes
-    return VerifiedFiles(path, root, files, str(revision), contents, write_record)
+    digests = {file.relative_to(root).as_posix(): sha256(file) for file in files}
+    fresh = {"revision": revision, "files": digests}
+    if source is None and fresh != known:
+        recorded = known["files"] if known.get("revision") == revision else {}
+        for file, digest in recorded.items():
+            if digests.get(file) != digest:
+                raise TableError(
+                    f"{root / file}: checksum mismatch, {record} has another one: remove the "
+                    "file to get it again."
+                )
+        write(record, JSON, fresh)  # pins the commit, of which a second call reads the same bytes
+    contents = [f"{file} {digest}" for file, digest in digests.items()]
+    return VerifiedFiles(path, root, files, str(revision), contents)
 
 
 def download(
@@ -161,53 +167,3 @@ def list_files(source: pathlib.Path, patterns: Sequence[str]) -> list[pathlib.Pa
         if files:
             return files
     raise TableError(f"{source}: no CSV, Parquet or pickle file there.")
-
-
-def verify(
-    files: Sequence[pathlib.Path], root: pathlib.Path, record: pathlib.Path, revision: str
-) -> tuple[list[str], Callable[[], None]]:
-    """Compare files with the record of the first build.
-
-    A file with the recorded size and time of change counts as unchanged, so that a second call need
-    not read gigabytes.
-
-    Args:
-        files: to verify.
-        root: names in the record are relative to it.
-        record: the checksums file.
-        revision: commit of the files; "local" for a path.
-
-    Returns:
-        "name sha256" of each file, part of the cache key, and a function that writes the record.
-
-    Raises:
-        TableError: a size or checksum differs from the record, or a recorded file is missing.
-    """
-    known = read(record, JSON) if record.is_file() else {}
-    same_commit = known.get("revision") == revision  # another commit may hold other bytes
-    entries: dict[str, dict[str, Any]] = dict(known.get("files", {})) if same_commit else {}
-    names = [file.relative_to(root).as_posix() for file in files]
-    if lost := sorted(set(entries) - set(names)):
-        raise TableError(
-            f"{root / lost[0]}: is not there, {record.name} records it: get it again, or remove "
-            f"{record} to do without it."
-        )
-    contents = []
-    for name, file in zip(names, files, strict=True):
-        status, entry = file.stat(), entries.get(name, {})
-        if entry and status.st_size != entry["size"]:
-            raise TableError(
-                f"{file}: {status.st_size:,} bytes where {record.name} records {entry['size']:,}, "
-                f"cut short or changed: get it again, or remove {record} to accept it."
-            )
-        unchanged = status.st_mtime_ns == entry.get("changed")
-        digest = entry["sha256"] if unchanged else sha256(file)
-        if digest != entry.get("sha256", digest):
-            raise TableError(
-                f"{file}: checksum mismatch, SHA-256 {digest[:12]}... where {record} says "
-                f"{entry['sha256'][:12]}...: get the file again."
-            )
-        entries[name] = {"size": status.st_size, "sha256": digest, "changed": status.st_mtime_ns}
-        contents.append(f"{name} {digest}")
-    fresh = {"revision": revision, "files": entries}
-    return contents, lambda: write(record, JSON, fresh) if fresh != known else None

@@ -50,7 +50,7 @@ def build_entry(
         data_dir: the folder of data.
         name: name of the dataset.
         depends_on: everything that determines the entry, beside the content of the files.
-        got: the files, which are recorded when the entry is built.
+        got: the files.
         write_files: writes the entry's files to its folder and returns the content of `meta.json`.
 
     Raises:
@@ -63,7 +63,6 @@ def build_entry(
         files.load_or_compute(meta, lambda: write_files(meta.parent), files.JSON)
     if not pointer.is_file() or files.read(pointer, files.JSON) != {"entry": key}:
         files.write(pointer, files.JSON, {"entry": key})
-    got.write_record()
     return PreparedEntry(key, built, got.revision)
 
 
