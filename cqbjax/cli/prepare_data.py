@@ -52,7 +52,6 @@ def _prepare_table(config: Config) -> None:
     done = prepare(
         entry, config.data_dir, config.source, config.revision, config.model or DEFAULT_MODEL,
         config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
-        truncation_side=config.truncation_side,
     )  # fmt: skip
     source = datasets.dataset_source(entry.name, config.data_dir, **_read_recipe(entry))
     table, satisfied, embeddings = source.table, source.probabilities, source.embeddings
@@ -102,9 +101,8 @@ def _tabulate_servers(table: datasets.RoutingTable, satisfied: np.ndarray) -> Ta
 def _prepare_log(config: Config) -> None:
     """Prepare a log of conversations, link its retrials, and print a summary."""
     console, wanted = Console(width=120), config.wildchat
-    for key in ("prices", "truncation_side"):
-        if config[key] is not None:
-            raise ValueError(f"{key}={config[key]} is for a routing table: leave it out")
+    if config.prices is not None:
+        raise ValueError(f"prices={config.prices} is for a routing table: leave it out")
     rule = linking.LinkingRule(wanted.threshold, wanted.min_gap, wanted.among)
     rule.check()
     encoder = config.model or logs.ENCODER
@@ -126,9 +124,7 @@ def _prepare_log(config: Config) -> None:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("dataset", "wildchat.model", "wildchat.tokens", "wildchat.among"), WORD),
-    **dict.fromkeys(
-        ("source", "embeddings", "prices", "revision", "model", "truncation_side"), or_null(*WORD)
-    ),
+    **dict.fromkeys(("source", "embeddings", "prices", "revision", "model"), or_null(*WORD)),
     "batch_size": COUNT, "progress": FLAG,
     "wildchat.threshold": NUMBER, "wildchat.min_gap": NUMBER,
 }  # fmt: skip

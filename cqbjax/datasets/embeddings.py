@@ -26,8 +26,6 @@ from cqbjax.sources.prompt_pool import check_lengths
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512
-# Which end of a prompt that is too long for the encoder is cut off, as tokenizers call it.
-SIDES = RIGHT, LEFT = "right", "left"
 NPY = b"\x93NUMPY"  # the first bytes of every file of numpy.save
 DTYPES = ("float16", "float32", "float64")
 VECTORS = "embedding"
@@ -130,7 +128,7 @@ def _read_npy(file: pathlib.Path) -> np.ndarray:
 def embed(
     prompts: Sequence[str], cache_dir: str | pathlib.Path, model: str = DEFAULT_MODEL,
     batch_size: int = 32, progress: bool = True, shard_size: int = SHARD,
-    load: Callable[[str, int], Encode] | None = None, truncation_side: str = RIGHT,
+    load: Callable[[str, int], Encode] | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Return the prompts' unit-norm embeddings, computed at most once.
 
@@ -142,8 +140,6 @@ def embed(
         progress: draw a progress bar.
         shard_size: prompts between two writes to disk.
         load: function (model, batch_size) -> encoder; None: sentence-transformers.
-        truncation_side: `right` cuts off the end of a prompt that is too long for the encoder,
-            `left` the beginning.
 
     Returns:
         [P, d] float16, as they are stored.
@@ -158,14 +154,12 @@ def embed(
         raise EmbeddingError(
             f"batch_size and shard_size must be at least 1, got {batch_size} and {shard_size}."
         )
-    key = hash_parts(encoder_identity(model, truncation_side), *prompts)
+    key = hash_parts(model_identity(model), *prompts)
     whole = pathlib.Path(cache_dir) / f"{key}.npy"
     shards = whole.with_suffix(f".shards.{shard_size}")
 
     def encode_shards(missing: list[int]) -> Iterator[tuple[int, np.ndarray]]:
-        encode = (
-            load(model, batch_size) if load else load_encoder(model, batch_size, truncation_side)
-        )
+        encode = (load or load_encoder)(model, batch_size)
         with Progress(disable=not progress) as bar:
             task = bar.add_task("embedding prompts", total=len(prompts))
             bar.advance(task, len(prompts) - len(missing) * shard_size)
@@ -201,20 +195,6 @@ def _check_vectors(encoded: np.ndarray, count: int, start: int) -> np.ndarray:
     return vectors.astype(np.float16)
 
 
-def encoder_identity(model: str, truncation_side: str = RIGHT) -> str:
-    """Return the part of a cache key that identifies the encoder and its truncation side.
-
-    Raises:
-        EmbeddingError: no such side.
-    """
-    if truncation_side not in SIDES:
-        raise EmbeddingError(
-            f"truncation_side={truncation_side} must be one of {', '.join(SIDES)}."
-        )
-    suffix = "" if truncation_side == RIGHT else f" truncation_side={truncation_side}"
-    return model_identity(model) + suffix
-
-
 def model_identity(model: str) -> str:
     """Return a model's name on the hub, or the hash of the files of its local folder.
 
@@ -232,7 +212,7 @@ def model_identity(model: str) -> str:
     return hash_parts(*(f"{file.relative_to(folder).as_posix()} {sha256(file)}" for file in files))
 
 
-def load_encoder(model: str, batch_size: int, truncation_side: str = RIGHT) -> Encode:
+def load_encoder(model: str, batch_size: int) -> Encode:
     """Load a sentence-transformers model, which takes seconds to import.
 
     Raises:
@@ -247,7 +227,6 @@ def load_encoder(model: str, batch_size: int, truncation_side: str = RIGHT) -> E
             f"model {model!r} cannot be loaded, give a hub name that can be reached or a local "
             f"folder: {reason}."
         ) from error
-    encoder.tokenizer.truncation_side = truncation_side
     return lambda texts: np.asarray(
         encoder.encode(
             texts, batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False

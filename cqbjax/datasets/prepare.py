@@ -11,13 +11,7 @@ import numpy as np
 from cqbjax.core import files
 from cqbjax.datasets.cache import CACHE, SHIPPED, save_dataset
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, find_dataset
-from cqbjax.datasets.embeddings import (
-    DEFAULT_MODEL,
-    RIGHT,
-    embed,
-    encoder_identity,
-    read_embeddings,
-)
+from cqbjax.datasets.embeddings import DEFAULT_MODEL, embed, model_identity, read_embeddings
 from cqbjax.datasets.fetch import VerifiedFiles, fetch, list_files
 from cqbjax.datasets.readers.prices import shipped_prices
 from cqbjax.datasets.table import TableError, drop_missing
@@ -71,7 +65,6 @@ def prepare(
     revision: str | None = None, model: str = DEFAULT_MODEL, batch_size: int = 32,
     progress: bool = True,
     prices: str | pathlib.Path | None = None, embeddings: str | pathlib.Path | None = None,
-    truncation_side: str | None = None,
 ) -> PreparedEntry:  # fmt: skip
     """Build a dataset's table and embeddings into `data_dir/cache`, unless they are there.
 
@@ -87,9 +80,8 @@ def prepare(
         prices: a price list in place of the shipped one, for a dataset priced by tokens.
         embeddings: a file in place of the encoder, [P, d] with any d: an `.npy`, row for row with
             the table before any prompt is dropped; or a Parquet file with `prompt_id` and
-            `embedding`, in any order.
-        truncation_side: `right` or `left`, as in `embed`. None: `right`. An embeddings file in the
-            folder of the dataset's files replaces the encoder only if `truncation_side` is None.
+            `embedding`, in any order. A file `minilm_l6_v2.npy` beside the dataset's files also
+            replaces the encoder.
 
     Returns:
         The outcome. After a kill the next call continues where the last one stopped.
@@ -116,11 +108,9 @@ def prepare(
         (entry.repository, entry.files, entry.revision or None), revision,
         functools.partial(list_files, patterns=entry.files),
     )  # fmt: skip
-    vectors_file = _find_embeddings(got.path, user_file, truncation_side)
-    side = truncation_side or RIGHT
-    encoder = encoder_identity(model, side)
-    if vectors_file:
-        encoder = f"embeddings {files.sha256(vectors_file)}"
+    beside = got.path / EMBEDDINGS_FILE
+    vectors_file = user_file or (beside if beside.is_file() else None)
+    encoder = f"embeddings {files.sha256(vectors_file)}" if vectors_file else model_identity(model)
 
     def write_files(folder: pathlib.Path) -> dict[str, Any]:
         raw = entry.read(got.path, price_list)
@@ -136,7 +126,7 @@ def prepare(
                 table = dataclasses.replace(table, notes=(*table.notes, note))
         else:
             cache = data_dir / CACHE / "embeddings"
-            vectors = embed(table.prompts, cache, model, batch_size, progress, truncation_side=side)
+            vectors = embed(table.prompts, cache, model, batch_size, progress)
         return save_dataset(folder, table, vectors)
 
     price_digest = "recorded" if price_list is None else files.sha256(price_list)
@@ -150,22 +140,3 @@ def _check_exists(key: str, path: str | pathlib.Path | None) -> pathlib.Path | N
     if path is not None and not pathlib.Path(str(path)).is_file():
         raise TableError(f"{key}={path}: no such file.")
     return None if path is None else pathlib.Path(str(path))
-
-
-def _find_embeddings(
-    path: pathlib.Path, user_file: pathlib.Path | None, truncation_side: str | None
-) -> pathlib.Path | None:
-    """Return the file that replaces the encoder: the user's, or one beside the files.
-
-    Raises:
-        TableError: a user's file, and a setting of the encoder.
-    """
-    if truncation_side is not None:
-        if user_file:
-            raise TableError(
-                f"truncation_side={truncation_side} is for the encoder, and embeddings={user_file} "
-                "are given in its place: leave one of them out."
-            )
-        return None
-    beside = path / EMBEDDINGS_FILE
-    return user_file or (beside if beside.is_file() else None)

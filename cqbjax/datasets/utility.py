@@ -16,10 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-COST_RULES = (
-    "server_mean", "global_max", "global_min_max", "prompt_max", "prompt_min_max",
-    "server_mean_max", "none",
-)  # fmt: skip
+COST_RULES = ("global_max", "prompt_max", "none")
 DEFAULT_COST_RULE = "global_max"
 MAX_ASSORTMENTS = 100_000
 # Shares that set the low and the high rate; the paper's rates follow from its throughputs.
@@ -32,15 +29,11 @@ def normalise_cost(cost: np.ndarray, rule: str = DEFAULT_COST_RULE) -> np.ndarra
 
     Args:
         cost: [P, N] USD per query, not negative.
-        rule: `global_max` divides each cell by the largest cell. `server_mean` averages the costs
-            of `global_max` over the prompts of each server. `server_mean_max` divides the mean cost
-            of each server by the largest of these means. `global_min_max` maps the smallest cell
-            to 0 and the largest to 1. `prompt_max` applies `global_max` within each prompt.
-            `prompt_min_max` applies `global_min_max` within each prompt. `none` returns the costs
-            in USD, which must be at most 1.
+        rule: `global_max` divides each cell by the largest cell, `prompt_max` by the largest cell
+            of its prompt. `none` returns the costs in USD, which must be at most 1.
 
     Returns:
-        [P, N] float64 in [0, 1]; 0 if a rule divides by zero because all costs are equal.
+        [P, N] float64 in [0, 1]; 0 if all costs are 0.
 
     Raises:
         ValueError: an unknown rule, a cost that is negative or not finite, or USD above 1 under
@@ -55,23 +48,8 @@ def normalise_cost(cost: np.ndarray, rule: str = DEFAULT_COST_RULE) -> np.ndarra
         if cost.max() > 1:
             raise ValueError(f"cost_rule=none needs costs in [0, 1] USD a query, got {cost.max()}.")
         return cost.copy()
-    if rule == "server_mean":
-        return np.broadcast_to(_ratio(cost, cost.max()).mean(axis=0), cost.shape).copy()
-    if rule == "server_mean_max":
-        mean = cost.mean(axis=0)
-        return np.broadcast_to(_ratio(mean, mean.max()), cost.shape).copy()
-    axis = 1 if rule.startswith("prompt") else None
-    largest = cost.max(axis=axis, keepdims=True)
-    if not rule.endswith("min_max"):
-        return _ratio(cost, largest)
-    least = cost.min(axis=axis, keepdims=True)
-    return _ratio(cost - least, largest - least)
-
-
-def _ratio(part: np.ndarray, whole: np.ndarray | float) -> np.ndarray:
-    """Divide, with 0 where the whole is 0."""
-    whole = np.broadcast_to(np.asarray(whole, np.float64), part.shape)
-    return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
+    largest = cost.max(axis=1 if rule == "prompt_max" else None, keepdims=True)
+    return np.divide(cost, largest, out=np.zeros(cost.shape), where=largest > 0)
 
 
 def raw_utility(performance: np.ndarray, cost: np.ndarray, rho: float = 5.0) -> np.ndarray:

