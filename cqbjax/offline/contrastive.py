@@ -17,10 +17,6 @@ from cqbjax.core.pytree import static
 # Below this squared length a centred utility vector is the rounding error of a flat one.
 FLAT_SQUARED_NORM = 1e-12
 
-NORMALISE = ("both", "loss", "none")
-INITS = ("mirror", "random")
-OPTIMISERS = ("adamw", "sgd")
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -33,19 +29,14 @@ class ContrastiveConfig:
         iota_pos: Utility cosine above which two prompts attract each other.
         iota_neg: Utility cosine below which they repel each other.
         temperature: tau_temp of the InfoNCE loss.
-        learning_rate: Step size of the optimiser.
-        weight_decay: Decoupled weight decay.
+        learning_rate: AdamW's step size.
+        weight_decay: AdamW's decoupled weight decay.
         negatives: Maximum number of hard negatives per prompt (K_neg).
         prompts_per_model: Prompts drawn for each server by `draw_balanced_sample`.
         prompts_per_epoch: Prompts in one epoch's gradient step; None: the whole sample.
         epochs: Gradient steps (Algorithm 3 takes one per epoch).
         hidden: Width of the hidden layer.
         outputs: Dimension of z.
-        init: "random" starts at LeCun normal weights, "mirror" at z = x (needs hidden >= 2d and
-            outputs = d).
-        normalise: "both": z has unit length in the loss and at the output; "loss": in the loss
-            only; "none": nowhere.
-        optimiser: "adamw" or "sgd".
 
     Raises:
         ValueError: If a setting is out of range; the sentence names it.
@@ -62,19 +53,9 @@ class ContrastiveConfig:
     epochs: int = static(default=10)
     hidden: int = static(default=384)
     outputs: int = static(default=384)
-    init: str = static(default="random")
-    normalise: str = static(default="both")
-    optimiser: str = static(default="adamw")
 
     def __post_init__(self) -> None:
         """Check plain numbers: under a JAX transformation the floats are tracers."""
-        for name, allowed in (
-            ("init", INITS), ("normalise", NORMALISE), ("optimiser", OPTIMISERS),
-        ):  # fmt: skip
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"contrastive {name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}."
-                )
         rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
             ("negatives prompts_per_model epochs hidden outputs",
              lambda value: isinstance(value, int) and value >= 1, "it must be a whole number >= 1"),

@@ -43,55 +43,30 @@ class History(NamedTuple):
 def init_head(key: Array, dimension: int, config: ContrastiveConfig) -> Params:
     """Return untrained parameters of a two-layer MLP, the B(.; theta) of Algorithm 3.
 
-    The weights are LeCun noise, and the biases 0. With init "mirror" the first layer is [I, -I,
-    noise] and the second one [I; -I; 0]: relu(x) and relu(-x) together lose nothing, and the head
-    is the identity.
+    The weights are LeCun noise, and the biases 0.
 
     Args:
         key: random key.
         dimension: d, that of the embeddings.
         config: settings.
-
-    Raises:
-        ValueError: If init is "mirror" and outputs differs from `dimension` or hidden is too small.
     """
-    if config.init == "mirror" and config.outputs != dimension:
-        raise ValueError(
-            f"contrastive outputs is {config.outputs} but the embeddings have {dimension} "
-            "dimensions; init 'mirror' needs them equal (or choose init 'random')."
-        )
     hidden, outputs, lecun = config.hidden, config.outputs, jax.nn.initializers.lecun_normal()
     first = lecun(jax.random.fold_in(key, HIDDEN_KEY), (dimension, hidden), jnp.float32)
     second = lecun(jax.random.fold_in(key, OUTPUT_KEY), (hidden, outputs), jnp.float32)
-    if config.init == "mirror":
-        if hidden < 2 * dimension:
-            raise ValueError(
-                f"contrastive hidden is {hidden}; init 'mirror' on {dimension}-dimensional "
-                f"embeddings needs at least {2 * dimension} (or choose init 'random')."
-            )
-        eye = jnp.eye(dimension, dtype=jnp.float32)
-        first = first.at[:, : 2 * dimension].set(jnp.concatenate([eye, -eye], axis=1))
-        second = jnp.zeros_like(second).at[: 2 * dimension].set(jnp.concatenate([eye, -eye]))
     return {
         "hidden": first, "hidden_bias": jnp.zeros(hidden, jnp.float32),
         "output": second, "output_bias": jnp.zeros(outputs, jnp.float32),
     }  # fmt: skip
 
 
-def _apply(params: Params, x: Array) -> Array:
-    """Map embeddings [..., d] to unnormalised z [..., outputs]."""
-    x = jax.nn.relu(x @ params["hidden"] + params["hidden_bias"])
-    return x @ params["output"] + params["output_bias"]
-
-
 @jax.jit
-def project(params: Params, embeddings: Array, config: ContrastiveConfig) -> Array:
+def project(params: Params, embeddings: Array) -> Array:
     """Map embeddings [..., d] through a trained head to features z [..., outputs].
 
-    With normalise "both" (the default) |z| = 1, which keeps the paper's assumption |x| <= 1.
+    |z| = 1, which keeps the paper's assumption |x| <= 1.
     """
-    z = _apply(params, embeddings)
-    return normalise(z) if config.normalise == "both" else z
+    x = jax.nn.relu(embeddings @ params["hidden"] + params["hidden_bias"])
+    return normalise(x @ params["output"] + params["output_bias"])
 
 
 @jax.jit
@@ -117,9 +92,6 @@ def fit(
 
     Returns:
         The parameters and the `History`.
-
-    Raises:
-        ValueError: If "mirror" does not fit the dimension.
     """
     key_sample, key_init, key_epochs = jax.random.split(key, 3)
     sample = contrastive.draw_balanced_sample(
@@ -132,17 +104,11 @@ def fit(
     cosine = contrastive.utility_cosine(u)
     # A row without a preference has cosine 0 with itself; its servers are equally good.
     mask = sample.mask & (jnp.diagonal(cosine) > 0)
-    if config.optimiser == "adamw":
-        optimiser = optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
-    else:
-        decay = optax.add_decayed_weights(config.weight_decay)
-        optimiser = optax.chain(decay, optax.sgd(config.learning_rate))
+    optimiser = optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
     params = init_head(key_init, x.shape[1], config)
 
     def total_loss(params: Params, x: Array, pairs: Pairs) -> Array:
-        z = _apply(params, x)
-        z = z if config.normalise == "none" else normalise(z)
-        return jnp.sum(contrastive.info_nce(z, pairs, config.temperature))
+        return jnp.sum(contrastive.info_nce(project(params, x), pairs, config.temperature))
 
     def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], History]:
         params, state = carry
@@ -242,6 +208,6 @@ def project_rows(
     """Return each seed's contexts [rows, e] of some prompts by its head, as `train_heads`."""
     heads = train_heads(config, data, list(rows), label)
     return {
-        seed: np.asarray(project(params, data.embeddings[rows[seed]], config))
+        seed: np.asarray(project(params, data.embeddings[rows[seed]]))
         for seed, params in heads.items()
     }

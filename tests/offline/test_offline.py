@@ -112,12 +112,16 @@ def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
 
 @pytest.mark.slow
 def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
-    prompt_pool, base = dataset.queries, Acqb(alpha_scale=0.5)
-    identity = ContrastiveConfig(hidden=6, outputs=3, init="mirror", normalise="none")
-    head = projection.init_head(rng.run_key(0), 3, identity)
+    base, queries = Acqb(alpha_scale=0.5), dataset.queries
+    length = jnp.linalg.norm(queries.contexts, axis=1, keepdims=True)
+    prompt_pool = dataclasses.replace(queries, contexts=queries.contexts / length)
+    eye = jnp.eye(3)
+    head = {
+        "hidden": jnp.concatenate([eye, -eye], axis=1), "hidden_bias": jnp.zeros(6),
+        "output": jnp.concatenate([eye, -eye]), "output_bias": jnp.zeros(3),
+    }  # fmt: skip
     contexts = [
-        projection.project(head, prompt_pool.contexts[pool], identity)
-        for pool in pools(prompt_pool)
+        projection.project(head, prompt_pool.contexts[pool]) for pool in pools(prompt_pool)
     ]
     turned = [table[:, ::-1] * 2 for table in contexts]
     data = sweep(
@@ -466,7 +470,7 @@ def test_a_trained_head_is_stored_and_loaded_bit_for_bit(dataset, tmp_path, monk
         for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):
             np.testing.assert_array_equal(one.view(np.uint32), two.view(np.uint32))
         pool = dataset.queries.contexts[dataset.split(seed).pool]
-        z = projection.project(params, pool, SMALL_HEAD)
+        z = projection.project(params, pool)
         np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].view.contexts)
     files[2].write_bytes(files[2].read_bytes()[:50])
     with pytest.raises(ValueError, match="head_2_.*not readable, delete it to make it again"):

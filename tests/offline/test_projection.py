@@ -184,8 +184,8 @@ def test_head_separates_what_the_encoder_does_not() -> None:
         x, u, _ = planted(seed)
         offline = np.arange(len(x)) < 160
         params, history = fit(jax.random.key(seed), x, u, SMALL, jnp.asarray(offline))
-        z = np.asarray(project(params, x, SMALL))
-        z0 = np.asarray(project(init_head(jax.random.key(seed), 16, SMALL), x, SMALL))
+        z = np.asarray(project(params, x))
+        z0 = np.asarray(project(init_head(jax.random.key(seed), 16, SMALL), x))
         before.append(neighbour_error(x, u, offline))
         untrained.append(neighbour_error(z0, u, offline))
         after.append(neighbour_error(z, u, offline))
@@ -200,7 +200,7 @@ def test_shuffled_utilities_teach_nothing() -> None:
     offline = np.arange(len(x)) < 160
     wrong = u[np.random.default_rng(0).permutation(len(u))]
     params, _ = fit(jax.random.key(0), x, wrong, SMALL, jnp.asarray(offline))
-    z = np.asarray(project(params, x, SMALL))
+    z = np.asarray(project(params, x))
     assert neighbour_error(z, u, offline) > 0.85 * neighbour_error(x, u, offline)
 
 
@@ -233,13 +233,16 @@ def test_rows_outside_the_split_are_never_read() -> None:
     jax.tree.map(np.testing.assert_array_equal, clean, planted_fault)
 
 
-@pytest.mark.slow
-def test_mirror_starts_at_the_identity_and_output_has_unit_length() -> None:
+def test_a_head_loses_no_direction_and_its_output_has_unit_length() -> None:
     x, _, _ = planted(3)
-    config = dataclasses.replace(SMALL, init="mirror", normalise="loss")
-    params = init_head(jax.random.key(0), 16, config)
-    np.testing.assert_allclose(project(params, x, config), x, atol=1e-6)
-    z = project(init_head(jax.random.key(0), 16, SMALL), x, SMALL)
+    eye = jnp.eye(16)
+    mirror = {
+        "hidden": jnp.concatenate([eye, -eye], axis=1), "hidden_bias": jnp.zeros(32),
+        "output": jnp.concatenate([eye, -eye]), "output_bias": jnp.zeros(16),
+    }  # fmt: skip
+    length = np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(project(mirror, 3.0 * x), x / length, atol=1e-6)
+    z = project(init_head(jax.random.key(0), 16, SMALL), x)
     np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1.0, atol=1e-5)
 
 
@@ -247,7 +250,7 @@ def test_mirror_starts_at_the_identity_and_output_has_unit_length() -> None:
 def test_gradient_step_is_the_sum_over_used_queries() -> None:
     x, u, _ = planted(4, n=24)
     config = dataclasses.replace(
-        SMALL, optimiser="sgd", epochs=1, learning_rate=0.01, prompts_per_model=40
+        SMALL, epochs=1, learning_rate=0.01, weight_decay=0.1, prompts_per_model=40
     )
     key = jax.random.key(5)
     params, history = fit(key, x, u, config)
@@ -258,7 +261,7 @@ def test_gradient_step_is_the_sum_over_used_queries() -> None:
     start = init_head(key_init, 16, config)
 
     def loss(params):
-        z = project(params, x[rows], config) / 0.07
+        z = project(params, x[rows]) / 0.07
         total = 0.0
         for i, (best, negatives) in ((i, c) for i, c in enumerate(chosen) if c is not None):
             logits = (z[i] * 0.07) @ z[jnp.array([best, *negatives])].T
@@ -266,8 +269,13 @@ def test_gradient_step_is_the_sum_over_used_queries() -> None:
         return total
 
     assert int(history.used[0]) == sum(c is not None for c in chosen) > 0
-    step = jax.tree.map(lambda p, g: p - 0.01 * g, start, jax.jit(jax.grad(loss))(start))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, step)
+    gradient = jax.jit(jax.grad(loss))(start)
+    for name, first in start.items():
+        # AdamW's first step is the sign of the gradient, which rounding decides where it is small.
+        large = np.abs(gradient[name]) > 1e-3
+        assert large.mean() > 0.3, name
+        step = first - 0.01 * (np.sign(gradient[name]) + 0.1 * first)
+        np.testing.assert_allclose(params[name][large], step[large], atol=1e-4)
 
 
 @pytest.mark.slow
@@ -293,7 +301,6 @@ def test_initial_weights_are_those_that_flax_drew() -> None:
     [
         ({"temperature": 0.0}, "temperature is 0.0; it must be above 0"),
         ({"iota_pos": 0.1}, "iota_pos=0.1, iota_neg=0.3"),
-        ({"init": "zeros"}, "init is 'zeros'; allowed: mirror, random"),
         ({"epochs": 0}, "epochs is 0"),
         ({"prompts_per_epoch": 2}, "prompts_per_epoch is 2"),
     ],
@@ -309,8 +316,6 @@ def test_bad_data_is_refused_by_name() -> None:
     keys, everything = jax.random.split(jax.random.key(0), 2), np.ones((2, 240), bool)
     with pytest.raises(ValueError, match="head of seed 0 learnt nothing"):
         fit_heads(keys, x, np.zeros_like(u), everything, SMALL)
-    with pytest.raises(ValueError, match="hidden is 20"):
-        init_head(jax.random.key(0), 16, dataclasses.replace(SMALL, hidden=20, init="mirror"))
 
 
 @pytest.mark.slow

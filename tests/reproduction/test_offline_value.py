@@ -30,7 +30,7 @@ from cqbjax.sources import PromptPool
 from reproduction import offline_value
 
 SEEDS = [3, 8, 4]
-IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
+HEAD = ContrastiveConfig(hidden=8, outputs=4)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch
             zip(paths, fit(list(paths)), strict=True)
         ),
     )  # fmt: skip
-    made = projection.train_heads(IDENTITY, data, [8, 4])
+    made = projection.train_heads(HEAD, data, [8, 4])
     assert {seed: one["w"].tolist() for seed, one in made.items()} == {8: [1.0], 4: [2.0]}
     ((keys, available),) = calls
     for seed, key, own in zip([8, 4], keys, available, strict=True):
@@ -222,7 +222,7 @@ def test_an_experiments_routers_are_taken_once():
         "zero": TrainedRouter(Zero()),
         "zero_priority": TrainedRouter(Zero(), "joint"),
         "random": RandomRouting(),
-        "acqb_cl": ProjectedPolicy(Acqb(), IDENTITY),
+        "acqb_cl": ProjectedPolicy(Acqb(), HEAD),
     }
     assert offline_value.select_routers(policies) == {"zero": Zero()}
 
