@@ -5,7 +5,6 @@ Every number belongs to a seed: a fit on its offline split is evaluated on its o
 
 import dataclasses
 import pathlib
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -178,8 +177,6 @@ class OfflineValue(StudyType):
         """Train and evaluate, seed by seed."""
         config = prepared.point.config
         routers = {k: one.router for k, one in prepared.policies.items() if one is not None}
-        # The table shows the choice of every seed.
-        warnings.filterwarnings("ignore", message=".*of its grid")
         folder = fits.cache_folder(config.cache_dir)
         seeds = grid.list_seeds(config)
         return evaluate_routers(prepared.source, routers, seeds, folder, progress)

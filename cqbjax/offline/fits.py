@@ -3,13 +3,11 @@
 A fit depends neither on K nor on the arrival rate, so that the points of a study share it.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
 import importlib.metadata
 import pathlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -127,17 +125,6 @@ def one_thread() -> Iterator[None]:
 
     with threadpoolctl.threadpool_limits(1):
         yield
-
-
-@contextlib.contextmanager
-def merge_warnings(seeds: int) -> Iterator[None]:
-    """Raise each warning of the fits once at the end, with the number of seeds that caused it."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    counts = collections.Counter((one.category, str(one.message)) for one in caught)
-    for (category, message), count in counts.items():
-        warnings.warn(f"{message} ({count} of {seeds} seeds)", category, stacklevel=3)
 
 
 def predict_utilities(

@@ -69,13 +69,12 @@ class TrainedRouter:
         self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
     ) -> list[np.ndarray]:
         """Return each seed's predicted utilities [I, N] of its pool."""
-        with fits.merge_warnings(len(seeds)):
-            if tuning_seed is None:
-                routers = fits.tune_routers(self.router, data, seeds)
-            else:
-                tuned = fits.tune_router(self.router, data, tuning_seed)
-                routers = dict.fromkeys(seeds, tuned)
-            return list(fits.predict_utilities(routers, data, label).values())
+        if tuning_seed is None:
+            routers = fits.tune_routers(self.router, data, seeds)
+        else:
+            tuned = fits.tune_router(self.router, data, tuning_seed)
+            routers = dict.fromkeys(seeds, tuned)
+        return list(fits.predict_utilities(routers, data, label).values())
 
     def make_policy(self, utilities: np.ndarray) -> Policy:
         """Return one seed's policy from predicted utilities [I, N] of its pool."""

@@ -6,7 +6,6 @@ Every number belongs to a seed: a fit on its offline split is evaluated on its o
 import collections
 import dataclasses
 import pathlib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +42,6 @@ def context_card(source: DatasetSource, cache_dir: pathlib.Path) -> pl.DataFrame
     """
     source = dataclasses.replace(source, offline_size=CARD_PROMPTS)
     data = fits.make_fit_data(source, cache_dir)
-    warnings.filterwarnings("ignore", message=".*of its grid")  # the card shows no choice
     by_seed: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
     for seed in CARD_SEEDS:
         for label, numbers in evaluate_baselines(source, seed).items():

@@ -120,9 +120,7 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
         "hidden": jnp.concatenate([eye, -eye], axis=1), "hidden_bias": jnp.zeros(6),
         "output": jnp.concatenate([eye, -eye]), "output_bias": jnp.zeros(3),
     }  # fmt: skip
-    contexts = [
-        projection.project(head, prompt_pool.contexts[pool]) for pool in pools(prompt_pool)
-    ]
+    contexts = [projection.project(head, prompt_pool.contexts[pool]) for pool in pools(prompt_pool)]
     turned = [table[:, ::-1] * 2 for table in contexts]
     data = sweep(
         {

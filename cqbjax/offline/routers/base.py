@@ -6,7 +6,6 @@ predicts the utility of every server for any embedding.
 """
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -237,19 +236,6 @@ def check_grid(name: str, values: tuple[int, ...]) -> None:
     """Raise a `ValueError` for a grid that is empty or holds a value below 1."""
     if not values or min(values) < 1:
         raise ValueError(f"{name} is {values}; it must hold integers of at least 1.")
-
-
-def warn_at_grid_end(name: str, chosen: int, grid: tuple[int, ...]) -> None:
-    """Warn if validation chose an end of its grid, beyond which a better value may lie.
-
-    A grid of one or two values has nothing but ends and causes no warning.
-    """
-    if len(grid) > 2 and chosen in (min(grid), max(grid)):
-        end = "least" if chosen == min(grid) else "greatest"
-        warnings.warn(
-            f"{name} = {chosen} is the {end} of its grid {grid}; give a wider one to see beyond.",
-            stacklevel=2,
-        )
 
 
 def _check_all(valid: NDArray[np.bool_], values: Floats, name: str, allowed: str) -> None:

@@ -21,13 +21,11 @@ from cqbjax.offline.routers.base import (
     check_grid,
     split_folds,
     view_rows,
-    warn_at_grid_end,
 )
 
 # RouterBench's k (5, 10, 40), 20 between them, CARROT's powers of two from 64 to 512, and 1024 as
 # one step beyond, so that a best k of 512 would show as one.
 GRID = (5, 10, 20, 40, 64, 128, 256, 512, 1024)
-CRITERIA = ("utility", "error")
 # Cosines, and predictions, that differ by no more than rounding are equal.
 TIED = 1e-12
 CARROT_GRID = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -107,7 +105,7 @@ def choose_k(
 ) -> int:  # fmt: skip
     """Choose k by cross-validation.
 
-    A k larger than a training fold is left out. A choice at an end of the grid causes a warning.
+    A k larger than a training fold is left out.
 
     Args:
         embeddings: [n, d].
@@ -136,9 +134,7 @@ def choose_k(
     for train, held in split_folds(len(embeddings), fold_count, seed):
         predicted = mean_of_nearest(embeddings[train], values[train], embeddings[held], usable)
         total += loss(predicted, held)
-    chosen = usable[int(np.argmin(total))]
-    warn_at_grid_end("k", chosen, grid)
-    return chosen
+    return usable[int(np.argmin(total))]
 
 
 @dataclass(frozen=True)
@@ -148,29 +144,16 @@ class KNN(PerformanceRouter):
     Attributes:
         grid: Values of k to cross-validate; one value fixes it.
         fold_count: Folds of the cross-validation.
-        criterion: "utility" chooses the k whose routing earns most on held-out prompts; "error" the
-            k whose predicted performance has the least squared error, as `Carrot` does.
     """
 
     grid: tuple[int, ...] = GRID
     fold_count: int = 5
-    criterion: str = "utility"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        if self.criterion not in CRITERIA:
-            raise ValueError(
-                f"KNN criterion is {self.criterion!r}; allowed: {', '.join(CRITERIA)}."
-            )
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "KNN":
-        """Fix the k that the criterion prefers."""
+        """Fix the k whose routing earns most on held-out prompts."""
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
-        loss = squared_error(y)
-        if self.criterion == "utility":
-            loss = lost_utility(split.utility(rho), rho * split.cost.mean(axis=0))
+        loss = lost_utility(split.utility(rho), rho * split.cost.mean(axis=0))
         k = choose_k(x, y, loss, self.grid, self.fold_count, seed)
         return dataclasses.replace(self, grid=(k,))
 

@@ -2,17 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
-from cqbjax.offline.routers.base import (
-    Floats,
-    OfflineSplit,
-    PerformanceRouter,
-    cluster,
-    warn_at_grid_end,
-)
+from cqbjax.offline.routers.base import Floats, PerformanceRouter, cluster
 
 
 @dataclass(frozen=True)
@@ -37,9 +30,3 @@ class UMR(PerformanceRouter):
         error = np.where(size > 0, mean, 1.0 - y.mean(axis=0))
         half_squares = 0.5 * (centres**2).sum(axis=1)
         return lambda x: 1.0 - error[np.argmax(x @ centres.T - half_squares, axis=1)]
-
-    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> Self:
-        """Fix the number of clusters whose predicted performance has the least squared error."""
-        tuned = super().tune(split, rho=rho, seed=seed)
-        warn_at_grid_end("UMR's number of clusters", tuned.grid[0], self.grid)
-        return tuned

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import warnings
 from typing import Any
 
 import jax
@@ -14,7 +13,6 @@ from tiers import cases
 
 from cqbjax.core import rng
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import merge_warnings
 from cqbjax.offline.projection import fit_heads
 from cqbjax.offline.routers import (
     KNN,
@@ -27,7 +25,7 @@ from cqbjax.offline.routers import (
     RouterDC,
     Zero,
 )
-from cqbjax.offline.routers.base import cluster, cross_validate, warn_at_grid_end
+from cqbjax.offline.routers.base import cluster, cross_validate
 from cqbjax.offline.routers.knn import (
     choose_k,
     lost_utility,
@@ -122,16 +120,16 @@ def test_carrot_is_knn_when_cost_depends_on_the_model_alone(grid: tuple[int, ...
     constant = dataclasses.replace(split, cost=np.tile(np.linspace(0, 1, 6), (400, 1)))
     held, _ = planted(6)
     for seed in range(3):
-        knn = (
-            KNN(grid, criterion="error").fit(constant, rho=5.0, seed=seed).predict(held.embeddings)
-        )
-        carrot = Carrot(grid).fit(constant, rho=5.0, seed=seed).predict(held.embeddings)
+        tuned = Carrot(grid).tune(constant, rho=5.0, seed=seed)
+        carrot = tuned.fit(constant, rho=5.0, seed=seed).predict(held.embeddings)
+        knn = KNN(tuned.grid).fit(constant, rho=5.0, seed=seed).predict(held.embeddings)
         np.testing.assert_allclose(carrot, knn, atol=1e-12)
-    varying = np.abs(
-        KNN(grid, criterion="error").fit(split, rho=5.0, seed=0).predict(held.embeddings)
-        - Carrot(grid).fit(split, rho=5.0, seed=0).predict(held.embeddings)
+    tuned = Carrot(grid).tune(split, rho=5.0, seed=0)
+    knn, carrot = (
+        router.fit(split, rho=5.0, seed=0).predict(held.embeddings)
+        for router in (KNN(tuned.grid), tuned)
     )
-    assert varying.max() > 0.01
+    assert np.abs(knn - carrot).max() > 0.01
 
 
 def test_zero_is_the_best_fixed_model_of_the_split() -> None:
@@ -294,30 +292,6 @@ def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
     np.testing.assert_allclose(means[1, 2], split.performance[nearest].mean(axis=0))
 
 
-@pytest.mark.slow
-def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
-    split, _ = planted(9, n=150)
-    for router, message_of in (
-        (KNN((50, 80, 110), criterion="error"), r"k = 50 is the least of its grid \(50, 80, 110\)"),
-        (UMR((1, 2, 4)), "UMR's number of clusters = 4 is the greatest of its grid"),
-    ):
-        with pytest.warns(UserWarning, match=message_of):
-            router.tune(split, rho=RHO, seed=3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        KNN((1, 30, 120), criterion="error").tune(split, rho=RHO, seed=3)
-        KNN((80, 110), criterion="error").tune(split, rho=RHO, seed=3)
-
-
-def test_warnings_of_several_seeds_are_printed_once() -> None:
-    with pytest.warns(UserWarning) as caught, merge_warnings(seeds=5):
-        for chosen in (1, 4, 4, 2, 1):
-            warn_at_grid_end("k", chosen, (1, 2, 4))
-    least, greatest = (str(one.message) for one in caught)
-    assert least.startswith("k = 1 is the least") and least.endswith("(2 of 5 seeds)")
-    assert greatest.startswith("k = 4 is the greatest") and greatest.endswith("(2 of 5 seeds)")
-
-
 def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:
     split, _ = planted(9, n=150)
     price = RHO * split.cost.mean(axis=0)
@@ -429,7 +403,6 @@ def test_bad_splits_are_refused_by_row_and_column() -> None:
     ("make", "sentence"),
     [
         (lambda: KNN(()), "KNN grid"),
-        (lambda: KNN(criterion="luck"), "KNN criterion is 'luck'; allowed: utility, error"),
         (lambda: Carrot((0, 4)), "CARROT grid"),
         (lambda: UMR((0,)), "UMR grid"),
         (lambda: MLP(((),)), "MLP grid"),
