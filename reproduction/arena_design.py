@@ -122,17 +122,18 @@ def draw_combinations(rows: pl.DataFrame) -> Figure:
         axes = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
         for panel, (title, (learners, means)) in zip(axes, panels.items(), strict=True):
             at = [-WORDS["learners"].index(name) for name in learners]
-            for own, (label, color, fill, marker) in zip(
+            for own, (label, color, fill, marker, size) in zip(
                 means.reshape(-1, 4).T, WORDS["combinations"], strict=True
             ):
                 panel.plot(np.maximum(own, -0.55), at, marker, label=label, color=color, mfc=fill,
-                           ms=6, clip_on=False)  # fmt: skip
+                           ms=size, clip_on=False)  # fmt: skip
             panel.set_title(title, loc="left", fontsize=9, fontweight="bold")
             names = [find_style(name).name for name in WORDS["learners"]]
             panel.set_yticks(range(0, -len(names), -1), names)
             panel.set(xlim=(-0.6, 1.05), xticks=(-0.5, 0, 0.5, 1))
             panel.tick_params(left=False)
             panel.grid(lw=0.4)
+        axes[0].text(-0.45, -8, WORDS["missing"], va="center", backgroundcolor="white")
         for panel in axes[3:]:
             panel.set_xlabel("Score")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2,
@@ -162,9 +163,10 @@ def draw_summary(rows: pl.DataFrame) -> Figure:
                 style = find_style(row["policy"])
                 panel.plot(np.clip(row["score"], -0.04, None), [place] * len(row["score"]), "|",
                            color=style.color, ms=11, mew=1.4, alpha=0.6)  # fmt: skip
-                panel.plot(max(row["mean"], -0.04), place, "o", color=style.color, ms=11)
-                if row["mean"] < -0.04:
-                    panel.text(0.0, place, f"← {row['mean']:.1f}", va="center", fontsize=13)
+                marker = "o" if row["mean"] >= -0.04 else "<"
+                panel.plot(max(row["mean"], -0.04), place, marker, color=style.color, ms=11)
+                if marker == "<":
+                    panel.text(0.01, place, f"{row['mean']:.1f}", va="center", fontsize=13)
             panel.set_yticks(range(ranked.height), [WORDS["shown"][x] for x in ranked["policy"]])
             panel.set_title(name, loc="left", fontsize=16, fontweight="bold")
             panel.set(xlim=(-0.06, 1.03), ylim=(-0.6, ranked.height - 0.4))

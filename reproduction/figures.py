@@ -29,7 +29,6 @@ from cqbjax.results.policy_styles import Style, find_style, sort_policies
 from reproduction import extracts
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-GREY = "#999999"
 LABEL_GAP = 0.075  # of a panel's height, between labels of lines
 MUTED: dict[str, Any] = {"color": "#BBBBBB", "linewidth": 0.8, "linestyle": "-", "marker": None}
 
@@ -85,32 +84,35 @@ def style_line(label: str, panel: Mapping[str, Any]) -> Style:
 def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
     """Draw a line of dots with intervals for each policy, pair of policies or setting.
 
-    `pairs` joins the dots of two policies, the first of which is hollow; `label` names the settings
-    that have a line each, with a dot for each policy, `dodge` lines apart.
+    `pairs` joins the dots of two policies, in the colour of the first, which is hollow; `label`
+    names the settings that have a line each, with a dot for each policy, `dodge` lines apart.
     """
     pairs: Mapping[str, str] = panel.get("pairs", {})
+    colors = {label: find_style(label).color for label in rows["policy"]}
+    colors |= {other: colors.get(one, "") for one, other in pairs.items()}
+    order = panel.get("policies") or sort_policies(set(rows["policy"]))
     names = {label: find_style(label).name for label in rows["policy"]} | panel.get("names", {})
     groups: list[tuple[str, pl.DataFrame]]
     if pairs:
-        both = {
-            one: rows.filter(pl.col("policy").is_in([one, other])) for one, other in pairs.items()
-        }
-        groups = [(names[one], own) for one, own in both.items() if len(own) == 2]
+        groups = [
+            (names[one], rows.filter(pl.col("policy").is_in([one, other])))
+            for one, other in pairs.items() if {one, other} <= {*rows["policy"]}
+        ]  # fmt: skip
     elif "label" in panel:
-        named = rows.with_columns(pl.format(panel["label"], *panel["keys"]).alias("line"))
+        keys = panel["keys"]
+        named = rows.sort(keys).with_columns(pl.format(panel["label"], *keys).alias("line"))
         groups = [(str(line), own) for (line,), own in named.group_by("line", maintain_order=True)]
     else:
-        groups = [(names[own["policy"][0]], own) for own in rows.partition_by("policy")]
+        groups = [(names[label], rows.filter(policy=label)) for label in order if label in colors]
     if panel.get("sort", True):
         groups.sort(key=lambda group: float(group[1]["mean"].to_numpy().max()))
-    order = panel.get("policies") or sort_policies(set(rows["policy"]))
     dodge = panel.get("dodge", 0.0)
     for row, (_, dots) in enumerate(groups):
         if not dodge:
             axis.plot(dots["mean"].to_numpy(), [row] * len(dots), color="#CCCCCC", zorder=1)
         for dot in dots.iter_rows(named=True):
             place = row + dodge * (order.index(dot["policy"]) - (len(order) - 1) / 2)
-            color, bars = find_style(dot["policy"]).color, None
+            color, bars = colors[dot["policy"]], None
             if dot["low"] is not None:
                 bars = [[dot["mean"] - dot["low"]], [dot["high"] - dot["mean"]]]
             axis.errorbar(
@@ -136,7 +138,7 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
         for name, fill in zip(panel.get("pair_names", ()), ("white", "black"), strict=False)
     ]
     if "label" in panel:
-        looks = [(names[x], find_style(x).color, find_style(x).color) for x in order]
+        looks = [(names[x], colors[x], colors[x]) for x in order]
     return [Line2D([], [], color=color, marker="o", markersize=4.5, linestyle="", label=name,
                    markerfacecolor=fill) for name, color, fill in looks]  # fmt: skip
 
@@ -170,7 +172,7 @@ def draw_lines(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list
         positive = rows.filter(pl.col("mean") > 0)["mean"]
         floor = panel.get("floor", 0.7 * float(positive.min()))  # type: ignore[arg-type]
         axis.set_yscale("log", nonpositive="clip")
-        axis.set_ylim(floor, 1.4 * float(positive.max()))  # type: ignore[arg-type]
+        axis.set_ylim(floor, panel.get("top", 1.4 * float(positive.max())))  # type: ignore[arg-type]
         number_decades(axis, "y")
     else:
         floor = panel.get("floor", min(0.0, float(rows["mean"].min())))  # type: ignore[arg-type]
@@ -219,22 +221,17 @@ def label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
 
 
 def draw_cost_quality(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
-    """Draw costs against scores, each dot named beside it; `names` gives text and place of some."""
+    """Draw costs against scores, with the text and place in `names` beside each dot."""
     cells = rows.with_columns(mean_score="score", low_score="score_low", high_score="score_high")
     draw_costs(axis, cells, panel.get("order", ["policy"]))
     number_decades(axis, "x")
-    named = cells.filter(**panel.get("named", {})) if "names" in panel else cells.clear()
-    for cell in named.iter_rows(named=True):
-        name, across, up, side = panel["names"].get(
-            cell["policy"], [find_style(cell["policy"]).name, 6, 5, "left"]
-        )
+    for cell in cells.filter(**panel.get("named", {})).iter_rows(named=True):
+        name, across, up, side = panel["names"][cell["policy"]]
         axis.annotate(
             name, (PER_QUERIES * cell["mean"], cell["mean_score"]), (across, up), "data",
             "offset points", color=find_style(cell["policy"]).color, ha=side, **VERBATIM,
         )  # fmt: skip
-    if "names" in panel:
-        return []
-    return list(panels.legend_lines(sort_policies(set(cells["policy"]))))
+    return []
 
 
 def draw_printed(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
@@ -266,7 +263,7 @@ def draw(picture: Mapping[str, Any], results: Path = RESULTS) -> Figure:
     """Draw a picture from its entry: a title that says the finding, panels, a note.
 
     Each panel has the picture's keys and its own; `where` is merged. `marks` are vertical lines
-    with a text.
+    with a text, in `color`.
     """
     shared = {key: value for key, value in picture.items() if key not in ("panels", "title")}
     listed, columns = picture["panels"], picture.get("columns", len(picture["panels"]))
@@ -279,10 +276,11 @@ def draw(picture: Mapping[str, Any], results: Path = RESULTS) -> Figure:
             drawn = KINDS[own["kind"]](axis, read_rows(own, results), own)
             handles |= {str(one.get_label()): one for one in drawn}
             for mark in own.get("marks", []):
-                axis.axvline(mark["x"], color=GREY, linewidth=0.9, linestyle=":")
+                color = mark.get("color", "#555555")
+                axis.axvline(mark["x"], color=color, linewidth=0.9, linestyle=":")
                 axis.annotate(
                     mark["text"], (mark["x"], mark.get("y", 0.97)), (3, 0),
-                    ("data", "axes fraction"), "offset points", color="#555555", va="top",
+                    ("data", "axes fraction"), "offset points", color=color, va="top",
                     **VERBATIM,
                 )  # fmt: skip
             if "xlim" in own:
