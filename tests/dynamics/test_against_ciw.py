@@ -47,7 +47,7 @@ def simulate_by_ciw(seed, rate, m, places, leave=None):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_another_simulator_has_the_same_mean_queue(name):
+def test_mean_queue_agrees_with_ciw(name):
     (known,) = (one for one in known_queues.KNOWN if one.name == name)
     theirs = [simulate_by_ciw(seed, known.rate(LOAD), **SCENARIOS[name]) for seed in range(SEEDS)]
     ours = known_queues.simulated([known], LOAD, seeds=100, relaxations=100)[name]

@@ -53,7 +53,7 @@ def run(policy, size, places):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_as_many_servers_are_shown_as_are_up_and_none_that_is_down(case):
+def test_policies_offer_only_available_servers_and_as_many_as_possible(case):
     label, size, places = case
     servers, valid, there = run(POLICIES[label], size, places)
     shown = servers >= 0

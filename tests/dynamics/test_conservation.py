@@ -50,7 +50,7 @@ POLICIES = {
 
 # Five million rounds: in plain machine code they take longer than compiling well.
 @pytest.mark.usefixtures("as_in_a_study")
-def test_work_is_conserved_whatever_the_policy():
+def test_work_is_conserved_under_every_policy():
     """sum_i EQ_i / m_i is the same for every policy that never idles."""
     rate = LOAD / known_queues.MIXED[0]
     data = sweep_stationary(

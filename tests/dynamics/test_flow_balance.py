@@ -130,7 +130,7 @@ CASES += [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
-def test_what_comes_is_what_leaves_and_what_is_there(case):
+def test_arrivals_equal_departures_abandonments_and_queries_in_the_system(case):
     """In every round: arrivals = satisfied + gave up + waiting + away + in service."""
     scenario_name, label = case
     for (decision, after), arrives, there in books(scenario_name, POLICIES[label]):
@@ -151,7 +151,7 @@ def test_what_comes_is_what_leaves_and_what_is_there(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
-def test_the_time_of_those_who_left_and_of_those_who_wait_is_the_sum_of_the_queue(case):
+def test_sojourn_times_and_ages_add_up_to_the_summed_number_in_system(case):
     """Sum over t of the number in the system = sojourns of who left + ages of who is there."""
     scenario_name, label = case
     for (_, after), arrives, there in books(scenario_name, POLICIES[label]):
@@ -176,7 +176,7 @@ SIMPLER = ("orbit", "both", "three places", "lasting", "paper's kinds")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario_name", [one for one in SCENARIOS if one not in SIMPLER])
-def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(scenario_name):
+def test_capacity_and_batch_do_not_change_a_run(scenario_name):
     wide, _, end = play(scenario_name, RandomRouting())
     alone, _, _ = play(scenario_name, RandomRouting(), slots=96, seeds=1, first=1)
     assert int(end.peak.max()) < 96 and not end.overflow.any()
@@ -184,12 +184,12 @@ def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(scenario_name):
         np.testing.assert_array_equal(np.asarray(one)[1], np.asarray(other)[0])
 
 
-def test_the_kinds_of_the_paper_are_the_papers_source():
+def test_persistent_users_and_single_channel_return_the_source_itself():
     assert with_dynamics(COIN, [PersistentUsers()], [SingleChannel()]) is COIN
 
 
 @pytest.mark.slow
-def test_the_kinds_of_the_paper_are_the_papers_program():
+def test_persistent_users_and_single_channel_compile_to_the_same_program():
     (decision, after), _, _ = play("paper", RandomRouting())
     (same, again), _, _ = play("paper's kinds", RandomRouting())
     for one, other in zip(

@@ -81,7 +81,7 @@ def test_trials_up_to_a_success_follow_their_uniform():
     assert draw_geometric(jnp.float32(0.9), 1e-30) == MAX_ROUNDS
 
 
-def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
+def test_delays_are_rounded_up_to_at_least_one_round():
     assert count_rounds(np.array([0.0, 3.0, 4.0, 4.1]), 2.0).tolist() == [1, 2, 2, 3]
     for seconds, length, message in (
         ([1.0], 0, "round_seconds=0 must be above 0"),
@@ -93,7 +93,7 @@ def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
             count_rounds(np.array(seconds), length)
 
 
-def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
+def test_impatient_users_abandon_after_the_last_attempt_or_at_random():
     kind = Impatience(attempts=3, give_up=0.2, pretends=0.6)
     uniforms = draw_kind(kind)
     assert uniforms.shape == (HORIZON, 2, 2)
@@ -107,7 +107,7 @@ def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
     )
 
 
-def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
+def test_patience_is_a_number_of_rounds_or_geometric():
     waits = np.asarray(Impatience(patience=4).draw_patience(KEY, PROBLEM))
     assert waits.shape == (HORIZON, 2) and (waits == 4).all()
     assert (np.asarray(Impatience().draw_patience(KEY, PROBLEM)) == MAX_ROUNDS).all()
@@ -117,7 +117,7 @@ def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
     )
 
 
-def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_average():
+def test_service_time_is_that_of_the_slowest_server_fixed_or_geometric():
     servers = jnp.asarray([0, 2])
     uniforms = draw_kind(ServiceTimes(rounds=2))
     assert (
@@ -142,7 +142,7 @@ def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_avera
     assert alone == taken[5]
 
 
-def test_servers_are_down_for_their_share_of_rounds_in_stretches():
+def test_outages_have_their_share_and_mean_length():
     there = draw_kind(Outages(share=0.25, length=5.0))
     assert there.shape == (HORIZON, 3) and there.dtype == bool
     ends = there[1:] & ~there[:-1]
@@ -175,7 +175,7 @@ def test_feedback_is_lost_with_its_probability():
     assert bool(LostFeedback().feedback_arrives(jnp.asarray([True, False]), jnp.int32(0)))
 
 
-def test_the_template_backs_off():
+def test_template_user_model_backs_off_exponentially():
     assert draw_kind(BacksOff()).shape == (HORIZON, 2)
     message = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
     assert int(message.return_delay) == 9 and not message.abandons
@@ -218,12 +218,12 @@ def test_the_template_backs_off():
         (BacksOff(rounds=0.5), "rounds=0.5 must be at least 1"),
     ],
 )
-def test_what_is_out_of_range_is_one_sentence(kind, message):
+def test_out_of_range_settings_of_models_are_rejected(kind, message):
     with pytest.raises(ValueError, match=message):
         kind.check(PROBLEM)
 
 
-def test_an_attempts_rounds_may_be_of_each_prompt_where_there_is_a_table():
+def test_service_times_per_prompt_need_a_table_of_the_same_prompts():
     table = ServiceTimes(rounds=np.ones((7, 3)))
     plain = PROBLEM._replace(pooled=False)
     table.check(plain._replace(pooled=True, num_rows=7))
@@ -233,7 +233,7 @@ def test_an_attempts_rounds_may_be_of_each_prompt_where_there_is_a_table():
             table.check(other)
 
 
-def test_what_is_at_the_edge_is_allowed():
+def test_boundary_settings_of_models_are_accepted():
     for kind in (
         Orbit(return_rate=1), Orbit(delays=[1, 1e9]),
         Impatience(), Impatience(attempts=1, patience=1),
@@ -282,7 +282,7 @@ def rules_of(users=(), service=()):
     return Dynamics(tuple(users), tuple(service), ((),) * len(users), ((),) * len(service), None)
 
 
-def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_feedback_count():
+def test_combined_service_models_intersect_availability_and_take_the_longest_attempt():
     t, place, servers = jnp.int32(1), jnp.int32(0), jnp.zeros(1, jnp.int32)
     both = rules_of(service=[
         FixedService([True, True, False], 2, True),
@@ -309,14 +309,14 @@ class Priced(ServiceModel):
         return None if self.message is None else jnp.asarray(self.message)
 
 
-def test_of_several_kinds_of_service_prices_are_multiplied_and_the_longest_delay_counts():
+def test_combined_service_models_multiply_prices_and_take_the_longest_delay():
     kinds = Priced([1.0, 2.0, 3.0], 4), Priced([2.0, 0.5, 4.0], 7), Priced(None, 0)
     both = rules_of(service=kinds)
     assert both.combine("prices", jnp.int32(1)).tolist() == [2, 1, 12] and both.delay == 7
     assert rules_of(service=kinds[2:]).combine("prices", jnp.int32(1)) is None
 
 
-def test_the_oracle_is_ours_where_any_kind_is_not_neutral():
+def test_oracle_is_heuristic_unless_all_models_are_neutral():
     for service, ours in (
         ([LostFeedback(), DelayedFeedback()], False),
         ([LostFeedback(), Outages()], True),
@@ -327,7 +327,7 @@ def test_the_oracle_is_ours_where_any_kind_is_not_neutral():
     ) and not oracle_is_heuristic(Coin())
 
 
-def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absence_counts():
+def test_combined_user_models_abandon_if_any_does_and_take_the_longest_return_delay():
     t, place, attempts = jnp.int32(1), jnp.int32(0), jnp.int32(1)
 
     def message(*kinds):
@@ -344,7 +344,7 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
 
 
 @pytest.mark.slow
-def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
+def test_service_channels_set_the_problem_size_and_divide_the_rate():
     coin = Coin(classes=[0.2, 0.5])
     several = ArrivalWrapper(source=coin, process=BatchArrivals(sizes=[1, 1]))
     setting = with_dynamics(
@@ -387,14 +387,14 @@ class FixedUsers(Coin):
         )
 
 
-def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypatch):
+def test_uniform_service_of_channels_uses_the_divided_rate(monkeypatch):
     monkeypatch.setattr(Coin, "uniform_service", lambda self, seeds, rate, size: rate + size)
     made = with_dynamics(Coin(), [], [ServiceChannels(count=3)])
     assert made.uniform_service(None, 0.6, 2) == pytest.approx(3 * (0.2 + 2))
 
 
 @pytest.mark.parametrize("places", cases([1, 3], [3]))
-def test_a_workload_is_drawn_for_a_channels_share_of_the_rate_and_all_of_it_arrives(places):
+def test_workloads_are_drawn_at_the_divided_rate_and_arrive_at_the_full_rate(places):
     source = with_dynamics(FixedUsers(), [Orbit()], [ServiceChannels(count=places)])
     problem = source.problem(1, 40)
     draw = jax.jit(lambda rate: simulate.draw_instance(KEY, source, rate, problem))
@@ -410,13 +410,13 @@ class Ageing(Coin):
         return super().problem(K, horizon)._replace(age_column=0)
 
 
-def test_a_log_is_served_at_one_place():
+def test_log_replays_reject_several_service_channels():
     with_dynamics(Ageing(), [Orbit()], [LostFeedback()]).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="count must be 1 where a log is replayed"):
         with_dynamics(Ageing(), [], [ServiceChannels(count=2)]).check(np.arange(2), 0.3, 1)
 
 
-def test_kinds_draw_by_keys_of_their_own():
+def test_every_model_draws_with_a_separate_key():
     made = with_dynamics(
         Coin(), [Orbit(), Orbit()], [LostFeedback(lost=0.5), LostFeedback(lost=0.5)]
     )

@@ -15,13 +15,13 @@ QUICK = ("two classes, likeliest first",)
 @pytest.mark.parametrize(
     "scenario", cases(KNOWN, [one for one in KNOWN if one.name in QUICK]), ids=lambda one: one.name
 )
-def test_the_mean_queue_is_the_known_one(scenario):
+def test_mean_queue_matches_the_closed_form(scenario):
     means = known_queues.simulated([scenario], LOAD, seeds=100, relaxations=60)
     close(means[scenario.name], scenario.expected(scenario.rate(LOAD)))
 
 
 @pytest.mark.parametrize(("load", "within"), [(0.6, 0.25), (0.95, 0.07)])
-def test_a_queue_relaxes_about_as_slowly_as_its_closed_form(load, within):
+def test_relaxation_time_approximates_the_closed_form(load, within):
     """The longer it remembers, the closer: five such times are left out before anything counts."""
     rate = load * M
     root = np.sqrt(M * (1 - rate)) - np.sqrt(rate * (1 - M))

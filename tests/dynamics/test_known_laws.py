@@ -18,7 +18,7 @@ ANY = {"optimal": OptimalPolicy()}
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 
 
-def test_first_in_first_out_every_law_is_the_known_one():
+def test_fifo_queue_and_sojourn_distributions_match_geo_geo_1():
     """Geo/Geo/1: how often nobody waits, how the law falls off, and how long queries take."""
     data = sweep_stationary(
         {"oldest": known_queues.OLDEST},
@@ -46,7 +46,7 @@ def test_first_in_first_out_every_law_is_the_known_one():
         close(np.nanmean(longer, axis=1), ((1 - M) / (1 - RATE)) ** k)
 
 
-def test_waits_by_class_follow_preemptive_priority():
+def test_mean_queues_by_class_match_preemptive_priority():
     rate = LOAD / known_queues.MIXED[0]
     data = sweep_stationary(
         {"oldest": known_queues.OLDEST},
@@ -77,14 +77,14 @@ def test_waits_by_class_follow_preemptive_priority():
     ],
     ids=["attempts", "chance"],
 )  # fmt: skip
-def test_as_many_give_up_as_is_known(users, rate, share):
+def test_abandonment_share_matches_the_closed_form(users, rate, share):
     data = sweep_stationary(
         ANY, known_queues.COIN, rate, seeds=100, horizon=2000, users=[users], record=["gave_up"]
     )
     close(data.gave_up.isel(policy=0, round=-1).values, share)
 
 
-def test_what_leaves_unserved_and_served_is_what_comes():
+def test_departure_and_abandonment_rates_add_up_to_the_arrival_rate():
     """The rate of arrivals is m P(Q > 0) + th E(Q - 1)^+."""
     users = [Impatience(leave=known_queues.LEAVE)]
     data = sweep_stationary(
@@ -98,7 +98,7 @@ def test_what_leaves_unserved_and_served_is_what_comes():
     close(data.gave_up.isel(policy=0, round=-1).values, share, widest=0.03)
 
 
-def test_as_many_places_are_taken_as_work_comes():
+def test_mean_number_of_busy_channels_is_the_offered_load():
     """Geo/Geo/c: E min(Q, c) = l / m."""
     m, places = known_queues.PLACES_M, known_queues.PLACES
     data = sweep_stationary(
@@ -110,7 +110,7 @@ def test_as_many_places_are_taken_as_work_comes():
 
 
 @pytest.mark.parametrize("places", [16, 3], ids=["all served", "leaving as fast as served"])
-def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
+def test_queue_length_is_poisson_at_a_constant_departure_rate_per_query(places):
     """Poisson arrivals, everybody served; or unserved ones who leave as fast: Q ~ Poisson(a/m)."""
     m, rate = known_queues.PLACES_M, 0.75
     users = [Impatience(leave=m)] if places == 3 else []
@@ -132,7 +132,7 @@ def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
         close((length == n).mean("round").values, law[n])
 
 
-def test_impatient_users_at_several_places_abandon_as_often_as_known():
+def test_abandonments_at_several_channels_match_erlang_a():
     """Erlang-A in small rounds: its mean, and who abandons, th E(Q - c)^+ / l, by the chain.
 
     `test_chains_agree_with_their_closed_forms` takes the chain to continuous time.
@@ -149,7 +149,7 @@ def test_impatient_users_at_several_places_abandon_as_often_as_known():
     close(data.gave_up.isel(policy=0, round=-1).values, leave * beyond / rate)
 
 
-def test_the_largest_success_rate_first_is_the_shortest_queue():
+def test_serving_the_largest_success_rate_first_minimises_the_queue():
     """The c-mu rule; where success rates are hidden, whoever has failed least has the largest."""
     chances = np.array([0.4, 0.8])
     rules = ("least_served", "random", "oldest", "newest")

@@ -39,7 +39,7 @@ def plain_sweep():
 @pytest.mark.parametrize(
     "kind", [DelayedFeedback(delay=5), LostFeedback(lost=0.5), CHANGED], ids=str
 )
-def test_who_does_not_learn_fares_as_without_it(kind, plain_sweep):
+def test_feedback_delays_and_prices_change_only_policies_that_learn(kind, plain_sweep):
     """And ACQB's queue is another one but for prices, which it does not see."""
     other = run_sweep([kind])
     for name in ("queue_length", "regret", "departures"):
@@ -78,7 +78,7 @@ def sum_costs(kind, users, service):
 
 
 @pytest.mark.slow
-def test_dollars_are_paid_at_the_prices_of_the_round():
+def test_queries_are_billed_at_the_prices_of_the_round():
     users, service = (Orbit(return_rate=0.5),), (ServiceTimes(rounds=2),)
     data = run_sweep([CHANGED, *service], users=users, record=["dollars"], queries=True)
     data = data.sel(policy="random")
@@ -90,7 +90,7 @@ def test_dollars_are_paid_at_the_prices_of_the_round():
     np.testing.assert_allclose(rows, total[:, -1], rtol=1e-4)
 
 
-def test_prices_walk_round_by_round_each_servers_its_own_way():
+def test_prices_follow_independent_random_walks_per_server():
     problem, t = POOL.problem(1, 2000), np.arange(1, 2001)[:, None]
     one, twice = (np.log(Prices(spread=s).draw(rng.run_key(0), problem)) for s in (0.02, 0.04))
     # s W(t) - s^2 t / 2, of one walk W whatever s.

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 
 
 @pytest.mark.parametrize("back", [0.2, 0.05, 0.01])
-def test_an_orbit_is_as_large_as_known_and_the_server_as_idle(back):
+def test_orbit_size_and_idle_share_match_closed_forms(back):
     data = sweep_stationary(
         ANY, known_queues.COIN, RATE, seeds=100, horizon=4000, burn_in=600, record=["away"],
         users=[Orbit(return_rate=back)], capacity=96,
@@ -70,7 +70,7 @@ class OneServer:
         return Busy(goes_on | (state.busy & ~first))
 
 
-def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retrial_queue():
+def test_short_rounds_approach_the_classical_retrial_queue():
     """M/M/1 with retrials at a linear rate: who finds the server busy tries again at rate th.
 
     The constant rate, at which the orbit as a whole returns, is no kind of users here.

@@ -151,7 +151,7 @@ def test_flows_of_a_random_scenario_balance(number):
     assert departed > 60 and satisfied > 15, "a run without departures proves nothing"
 
 
-def test_every_kind_policy_and_source_is_drawn():
+def test_random_scenarios_cover_every_model_policy_and_source():
     seen = set()
     for number in NUMBERS:
         source, chosen, policy, _ = draw_scenario(number)

@@ -19,7 +19,7 @@ def test_a_server_is_down_in_the_rounds_of_its_schedule():
 
 
 @pytest.mark.slow
-def test_a_busy_server_serves_in_its_hours_alone():
+def test_scheduled_outages_stop_all_departures_at_full_load():
     """At load 1 the queue is never empty: departures are binomial, of the hours it answers."""
     success, down, seeds = 0.7, 5, 40
     coin = sources.Coin(success=success, num_servers=1)
@@ -38,7 +38,7 @@ def test_a_busy_server_serves_in_its_hours_alone():
     assert closed.sizes["round"] > 0 and (closed == 0).all()
 
 
-def test_a_wrong_schedule_is_one_sentence():
+def test_invalid_outage_schedules_are_rejected():
     problem = sources.Coin(num_servers=2).problem(1, 40)
     for words, message in (
         ({"down_from": [1, 1]}, "down_from is of a schedule, and needs period"),

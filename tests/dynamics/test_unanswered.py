@@ -65,7 +65,7 @@ def play(policy, size, service, users=(), rate=0.5):
 
 @pytest.mark.parametrize("size", cases([1, 2], [1]))
 @pytest.mark.parametrize("lasting", cases([False, True], [True]))
-def test_nothing_happens_while_all_llms_are_down(size, lasting):
+def test_queue_does_not_change_during_an_outage_of_all_llms(size, lasting):
     """Users make two attempts: those that came early would all give up if silence were one."""
     service = [Outages(since=[SINCE] * SERVERS), *([ServiceTimes(rounds=2)] if lasting else [])]
     users = [Impatience(attempts=2)]
@@ -90,7 +90,7 @@ def test_nothing_happens_while_all_llms_are_down(size, lasting):
 
 
 @pytest.mark.parametrize("late", cases([False, True], [True]))
-def test_of_two_servers_one_of_which_is_down_the_other_alone_counts(late):
+def test_only_the_available_server_of_a_pair_is_counted_and_learnt(late):
     service = [Outages(until=[HORIZON, 20, HORIZON]), *([DelayedFeedback(delay=3)] if late else [])]
     carry, (decision, _) = play(Shows(servers=jnp.array([1, 2], jnp.int32)), 2, service)
     shown = np.asarray(decision.servers)[np.asarray(decision.valid)]
@@ -104,7 +104,7 @@ def test_of_two_servers_one_of_which_is_down_the_other_alone_counts(late):
     np.testing.assert_allclose(np.nansum(rows[:, 6]), sum(answers) * PRICE, rtol=1e-5)
 
 
-def test_who_shows_an_llm_that_is_down_has_regret_and_waits():
+def test_offering_an_unavailable_llm_costs_regret_and_the_query_waits():
     carry, (decision, length) = play(
         Shows(servers=jnp.zeros(1, jnp.int32)), 1, [Outages(since=[HORIZON + 1, 1, 1])]
     )
@@ -114,7 +114,7 @@ def test_who_shows_an_llm_that_is_down_has_regret_and_waits():
     np.testing.assert_allclose(carry.recorded["regret"][0], np.sum(decision.regret), rtol=1e-5)
 
 
-def test_rounds_without_an_answer_are_rounds_of_waiting():
+def test_unanswered_rounds_consume_patience():
     """Patience in rounds runs out while all LLMs are down, for who is picked as for the others."""
     service, users = [Outages(since=[HORIZON] * SERVERS)], [Impatience(patience=5)]
     _, (_, length) = play(Shows(servers=jnp.zeros(1, jnp.int32)), 1, service, users, rate=1.0)

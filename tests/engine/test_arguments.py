@@ -54,7 +54,7 @@ CASES = [(key, value, message) for key, (values, message) in WRONG.items() for v
 
 
 @pytest.mark.parametrize(("key", "value", "message"), CASES)
-def test_an_argument_of_another_type_is_one_sentence(key, value, message, monkeypatch):
+def test_arguments_of_wrong_type_are_rejected_in_one_sentence(key, value, message, monkeypatch):
     monkeypatch.setattr(programs, "_map_over_runs", None)  # nothing compiles
     arguments = {**GOOD, key.strip(): value}
     if key.strip() == "seeds":
@@ -72,7 +72,7 @@ def test_an_argument_that_was_renamed_is_an_error_with_its_new_name(old, new):
         cqbjax.sweep(**GOOD, **{old: [0.4]})
 
 
-def test_seeds_are_a_number_from_a_first_one_or_a_list():
+def test_seeds_are_a_count_with_a_first_seed_or_a_list():
     assert validation.choose_seeds(3, 0, None) == range(3)
     assert validation.choose_seeds(np.int64(2), 5, None) == range(5, 7)
     assert validation.choose_seeds(None, 0, [5, 2]) == [5, 2]
@@ -81,7 +81,7 @@ def test_seeds_are_a_number_from_a_first_one_or_a_list():
             validation.choose_seeds(num_seeds, first_seed, [1])
 
 
-def test_the_least_and_the_most_that_is_allowed_is_not_refused():
+def test_smallest_and_largest_allowed_arguments_are_accepted():
     for number in (1, MAX_SEED - 1):
         validation._check_runs(min(number, validation.MAX_ROUNDS), number)
         memory.check_chunks(number, 1e-9)
@@ -92,14 +92,14 @@ def test_the_least_and_the_most_that_is_allowed_is_not_refused():
         validation.check_assortments(3, size)
 
 
-def test_a_number_of_numpy_is_a_number_and_truth_is_none():
+def test_numpy_scalars_are_numbers_and_booleans_are_not():
     assert all(map(inputs.is_integer, (1, np.int64(1), np.int32(1))))
     assert not any(map(inputs.is_integer, (True, np.bool_(True), 1.0, "1", None, [1])))
     assert all(map(inputs.is_number, (1, 0.5, np.float32(1), np.array(0.5), jax.numpy.ones(()))))
     assert not any(map(inputs.is_number, (True, np.array(True), "1", None, [1.0], np.ones(1))))
 
 
-def test_what_does_not_fit_is_refused_before_a_candidate_is_drawn(monkeypatch):
+def test_sweeps_beyond_the_memory_are_rejected_before_drawing_candidates(monkeypatch):
     """Whether arrays of many seeds, or a run of many servers."""
     monkeypatch.setattr(Synthetic, "_probe", None)
     monkeypatch.setattr(memory, "machine_memory", lambda: 10**8)
@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused_before_a_candidate_is_drawn(monkeypatch):
 
 
 @pytest.mark.slow
-def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
+def test_checking_seeds_in_chunks_gives_the_same_result(monkeypatch):
     from cqbjax.sources import synthetic
 
     source, seeds = Synthetic(num_servers=3, dim=2), np.arange(7)
@@ -139,7 +139,7 @@ def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
 
 
 @pytest.mark.slow
-def test_many_seeds_are_drawn_no_further_than_they_need(monkeypatch):
+def test_slackness_checks_of_many_seeds_draw_few_candidates(monkeypatch):
     """One block of candidates yields nearly all values; 64 were drawn per seed."""
     from cqbjax.sources import synthetic
 
@@ -159,7 +159,7 @@ def test_many_seeds_are_drawn_no_further_than_they_need(monkeypatch):
 
 
 @pytest.mark.parametrize("number", cases([7, 300], [7]))
-def test_the_seed_that_is_refused_is_that_of_all_its_candidates(number, monkeypatch):
+def test_rejected_seed_has_the_lowest_score_of_all_candidates(number, monkeypatch):
     """Just below what the least of all reaches every seed passes, and just above that one not."""
     from cqbjax.sources import synthetic
 

@@ -80,12 +80,12 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changed", CHANGES, ids=lambda changed: next(iter(changed)))
-def test_whatever_else_is_run_has_another_key(changed):
+def test_cache_key_changes_with_every_argument(changed):
     assert len(key_of()) == 2 and key_of() == key_of()
     assert not key_of() & key_of(**changed)
 
 
-def test_a_policy_is_known_by_its_floats_and_its_settings():
+def test_cache_key_covers_floats_and_settings_of_a_policy():
     acqb = Acqb(alpha_scale=0.2)
     found = {
         key(policy)
@@ -99,7 +99,7 @@ def test_a_policy_is_known_by_its_floats_and_its_settings():
     assert len(found) == 4 and key(Acqb(alpha_scale=0.2)) in found
 
 
-def test_a_changed_policy_of_the_users_own_is_another_one(tmp_path, monkeypatch):
+def test_cache_key_changes_with_the_code_of_a_user_defined_policy(tmp_path, monkeypatch):
     head = "import dataclasses, jax\n@jax.tree_util.register_static\n"
     text = f"{head}@dataclasses.dataclass(frozen=True)\nclass Mine:\n    scale: float = 1.0\n"
     monkeypatch.syspath_prepend(str(tmp_path))

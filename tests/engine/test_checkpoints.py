@@ -47,7 +47,7 @@ def frequent_checkpoints(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capacity", ["auto", 60])
-def test_a_killed_sweep_goes_on_to_the_same_bits(
+def test_resumed_sweep_is_bitwise_equal_to_an_uninterrupted_one(
     tmp_path, frequent_checkpoints, monkeypatch, capacity
 ):
     """Killed in its first chunk and then in a later one; only what was not done is run."""
@@ -83,7 +83,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(
 
 
 @pytest.mark.slow
-def test_nothing_of_another_sweep_is_taken(tmp_path, frequent_checkpoints):
+def test_snapshots_of_other_sweeps_are_ignored(tmp_path, frequent_checkpoints):
     with pytest.raises(Killed):
         cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
     other = {"mine": EpsilonGreedy(epsilon=0.4)}
@@ -95,7 +95,7 @@ def test_nothing_of_another_sweep_is_taken(tmp_path, frequent_checkpoints):
 
 
 @pytest.mark.slow
-def test_a_damaged_snapshot_is_one_sentence(tmp_path, frequent_checkpoints):
+def test_damaged_snapshots_are_reported_in_one_sentence(tmp_path, frequent_checkpoints):
     with pytest.raises(Killed):
         cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
     (file,) = tmp_path.glob("*.checkpoint")
@@ -104,7 +104,7 @@ def test_a_damaged_snapshot_is_one_sentence(tmp_path, frequent_checkpoints):
         cqbjax.sweep(POLICIES, POOL, **KEYS, resume=tmp_path)
 
 
-def test_a_snapshot_is_stored_when_it_is_due(tmp_path, monkeypatch):
+def test_snapshots_are_stored_at_intervals(tmp_path, monkeypatch):
     stored = checkpoints.Checkpoints(tmp_path, "group")
     tree = {"key": jax.random.split(jax.random.key(3)), "count": np.arange(4)}
     stored.save("1", tree)
@@ -124,14 +124,14 @@ def test_a_snapshot_is_stored_when_it_is_due(tmp_path, monkeypatch):
     assert checkpoints.Checkpoints(None).load("1", tree) is None
 
 
-def test_who_keeps_nothing_writes_nothing(tmp_path, monkeypatch):
+def test_checkpoints_without_a_folder_write_no_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoints.Checkpoints(None).save("1", [np.zeros(2)], always=True)
     checkpoints.Checkpoints(None).drop()
     assert not list(tmp_path.iterdir())
 
 
-def test_what_another_process_of_the_same_group_has_tidied_is_not_missed(tmp_path, monkeypatch):
+def test_files_removed_by_another_process_cause_no_error(tmp_path, monkeypatch):
     """It has finished, and removed the folder: at any moment of this one."""
     stored = checkpoints.Checkpoints(tmp_path / "gone", "group")
     assert stored.load("0", np.zeros(2)) is None

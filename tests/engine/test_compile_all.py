@@ -68,7 +68,9 @@ class AtFirstRound(Reporter):
             self.compiled = len(self.compilations)
 
 
-def test_programs_compiled_ahead_are_those_compiled_on_demand(compilations, monkeypatch):
+def test_ahead_of_time_compilation_yields_the_programs_compiled_on_demand(
+    compilations, monkeypatch
+):
     reported = AtFirstRound(compilations)
     ahead = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=reported)
     assert reported.compiled == len(compilations) == PROGRAMS, "each once"
@@ -83,14 +85,14 @@ def test_programs_compiled_ahead_are_those_compiled_on_demand(compilations, monk
         xr.testing.assert_identical(other.drop_vars(TIMES), ahead.drop_vars(TIMES))
 
 
-def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compilations):
+def test_compile_seconds_count_for_the_first_batch_that_uses_a_program(compilations):
     one, two, _ = shapes()
     assert programs.compile_one(one).seconds > 0 == programs.compile_one(one).seconds
     programs.compile_all([one, two])
     assert programs.compile_one(two).seconds > 0 and len(compilations) == PROGRAMS - 2
 
 
-def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
+def test_lowered_programs_have_the_output_shardings_of_compiled_ones(fresh_programs):
     """Else programs of several devices refuse what they are given."""
     for program in programs._lower(shapes()[0].shared_spec):
         known, made = program.out_info, program.compile().out_info
@@ -102,7 +104,7 @@ def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
             )
 
 
-def test_an_error_of_the_compiler_is_raised_and_not_remembered(compilations):
+def test_compiler_errors_are_raised_and_not_cached(compilations):
     def fault(number):
         raise jax.errors.JaxRuntimeError("out of memory")
 
@@ -113,7 +115,7 @@ def test_an_error_of_the_compiler_is_raised_and_not_remembered(compilations):
     cqbjax.sweep(POLICIES, SOURCE, **KEYS)
 
 
-def test_what_waits_is_not_compiled_after_an_interruption(compilations):
+def test_pending_programs_are_not_compiled_after_an_interrupt(compilations):
     """The next call compiles what is missing."""
     compilations.fault = lambda number: time.sleep(1.0)
 

@@ -57,7 +57,7 @@ def lowerings():
 
 
 @pytest.mark.slow
-def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowerings, fresh_programs):
+def test_changed_seeds_rates_horizons_and_constants_do_not_recompile(lowerings, fresh_programs):
     cqbjax.sweep(POLICIES, SOURCE, **FIRST)
     assert lowerings, "the first one compiles"
     for what, keys in OTHERS.items():
@@ -76,7 +76,7 @@ def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowering
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [SOURCE, unit_vectors(3, 4)], ids=["synthetic", "pool"])
-def test_a_padded_program_plays_the_same_run(source, monkeypatch):
+def test_padding_the_horizon_does_not_change_a_run(source, monkeypatch):
     """Draws of several parts and blocks, records of several calls, and the rates of a horizon."""
     monkeypatch.setattr(batches, "PADDED_HORIZONS", (4 * rejection_sampling.PART,))
     horizon = 2 * rejection_sampling.PART + rng.BLOCK + 1
@@ -120,7 +120,7 @@ def test_only_sizes_independent_of_the_horizon_are_padded():
     assert tight.program_spec(group, 64).padded_problem is None, "no more memory than is allowed"
 
 
-def test_on_a_gpu_a_program_is_of_its_own_horizon_and_records():
+def test_horizons_are_not_padded_on_a_gpu():
     made, group = plan(Acqb())
     card = type("Card", (), {"platform": "gpu"})()
     shape = dataclasses.replace(made, devices=(card,), chunk=2).program_spec(group, 64)
@@ -142,7 +142,7 @@ EMITTED = [
         *(pytest.param(*one, marks=pytest.mark.slow) for one in EMITTED[1:5]),
     ],
 )
-def test_what_generates_code_follows_from_policy_and_source_and_not_from_seeds(
+def test_code_generator_is_chosen_by_policy_and_source_and_not_by_seeds(
     policy, source, size, emitted
 ):
     shapes = set()
@@ -175,7 +175,7 @@ class Constant:
 
 
 @pytest.mark.slow
-def test_a_changed_global_is_seen_once_programs_are_forgotten(monkeypatch, fresh_programs):
+def test_changed_globals_take_effect_after_clearing_the_program_cache(monkeypatch, fresh_programs):
     def answering():
         data = cqbjax.sweep({"it": Constant()}, SOURCE, **FIRST, record=["traffic"])
         traffic = data.traffic.sel(policy="it").isel(round=-1)

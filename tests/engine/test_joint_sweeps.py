@@ -34,7 +34,7 @@ def mixed_points():
 
 
 @pytest.mark.slow
-def test_a_part_among_others_is_the_part_alone(tmp_path):
+def test_joint_sweep_equals_separate_sweeps(tmp_path):
     parts = mixed_points()
     together = run_plan(plan_sweep(parts), resume=tmp_path)
     for one, among in zip(parts, together, strict=True):
@@ -49,7 +49,7 @@ def test_a_part_among_others_is_the_part_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
+def test_grid_of_numbers_compiles_one_program_per_policy(monkeypatch):
     grid = [
         build_spec(
             {"acqb": Acqb(alpha_scale=a, c1=c)}, Synthetic(num_servers=3, dim=2, slackness=s),
@@ -78,7 +78,7 @@ def sharing_points():
     ]  # fmt: skip
 
 
-def test_runs_that_points_share_are_planned_once():
+def test_shared_runs_of_grid_points_are_planned_once():
     groups = {group.labels: group for group in plan_sweep(sharing_points()).batches}
     runs = {labels[0]: len(group.runs.seed) for labels, group in groups.items()}
     assert runs == {"eps": 8, "random": 4, "optimal": 4}
@@ -87,7 +87,7 @@ def test_runs_that_points_share_are_planned_once():
 
 
 @pytest.mark.slow
-def test_runs_that_points_share_are_those_of_a_point_alone():
+def test_shared_runs_equal_those_of_a_separate_grid_point():
     grid = sharing_points()
     done = run_plan(plan_sweep(grid))
     (alone,) = run_plan(plan_sweep([grid[3]]))

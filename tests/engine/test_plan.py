@@ -45,7 +45,7 @@ def test_the_memory_budget_is_respected():
         memory.chunk_width(2000, 10, 10, devices, 1999)
 
 
-def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
+def test_batch_width_on_a_cpu_is_bounded_by_the_number_of_runs():
     devices = jax.devices()[:1]
     several, one = (memory.chunk_width(1000, runs, 40, devices, GB) for runs in (240, 40))
     assert several == one == 40
@@ -85,7 +85,7 @@ def test_the_plan_is_described_in_numbers():
     )
 
 
-def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
+def test_policies_that_differ_in_options_and_floats_share_a_program():
     names = ["joint", "fifo", "eps", "explore"]
     family = [
         Acqb(), Acqb(schedule="oldest", c1=1), Acqb(exploration="phased", explore_rounds=9),
@@ -98,7 +98,7 @@ def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
 
 
 @pytest.mark.slow
-def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(monkeypatch):
+def test_studies_share_batches_if_programs_match_and_tables_are_small(monkeypatch):
     near, far = Synthetic(slackness=0.01), Synthetic(slackness=0.05)
     table = unit_vectors(11)
     scaled = dataclasses.replace(table, utilities=table.utilities * 2)
@@ -123,7 +123,7 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
         assert policies_together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
 
 
-def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
+def test_runs_of_a_batch_are_ordered_by_study_with_its_rates_seeds_and_policy():
     each = PerSeed([Acqb(c1=float(c)) for c in range(3)])
     others = PerSeed([Acqb(c1=float(c)) for c in range(5, 7)])
     parts = [
@@ -153,7 +153,7 @@ def test_runs_of_a_rate_are_batched_together_the_highest_first():
     assert (np.diff(chunks[0]) > 0).all()
 
 
-def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
+def test_context_free_policies_start_with_capacity_for_the_load():
     wanted = {"blind": RandomRouting(), "sees": Acqb()}
     crowded = plan(wanted)
     slots = {group.labels[0]: group.initial_slots() for group in crowded.batches}
@@ -171,7 +171,7 @@ def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
     assert {group.initial_slots() for group in fixed.batches} == {7}
 
 
-def test_a_policy_that_sees_no_contexts_keeps_none_of_its_queue():
+def test_context_free_policies_store_no_contexts_in_the_queue():
     features = 5 * 4  # bytes of a slot
     grown = {
         group.labels[0]: group.run_bytes(96) - group.run_bytes(64)
@@ -180,6 +180,6 @@ def test_a_policy_that_sees_no_contexts_keeps_none_of_its_queue():
     assert grown["sees"] - grown["blind"] == 32 * features
 
 
-def test_programs_are_cached_up_to_a_number():
+def test_number_of_cached_programs_is_bounded():
     for cached in (programs._lower, programs._lower_draw):
         assert cached.cache_info().maxsize == programs.CACHE_SIZE

@@ -12,7 +12,7 @@ from cqbjax.policies import RandomRouting
 from cqbjax.sources import Synthetic
 
 
-def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
+def test_progress_in_a_log_is_one_line_per_minute_with_speed_and_remaining_time():
     written, now = io.StringIO(), [0.0]
     lines = LogReporter(Console(file=written, width=200), lambda: now[0])
     lines.expect(1_000_000)
@@ -35,7 +35,7 @@ def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
     )
 
 
-def test_a_line_without_simulation_states_no_rounds():
+def test_progress_line_before_simulation_omits_the_speed():
     written, now = io.StringIO(), [0.0]
     lines = LogReporter(Console(file=written, width=200), lambda: now[0])
     now[0] = 61.0
@@ -44,20 +44,20 @@ def test_a_line_without_simulation_states_no_rounds():
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_details_are_printed_if_they_are_asked_for(verbose):
+def test_verbose_progress_prints_details(verbose):
     screen = io.StringIO()
     with show_progress(Console(file=screen), verbose) as progress:
         progress.log("64 a chunk")
     assert screen.getvalue() == "64 a chunk\n" * verbose
 
 
-def test_a_file_is_no_terminal():
+def test_files_are_not_treated_as_terminals():
     with show_progress(Console(file=io.StringIO())) as progress:
         assert isinstance(progress, LogReporter)
 
 
 @pytest.mark.slow
-def test_a_sweep_shows_a_bar_where_it_is_asked_for(monkeypatch, capsys):
+def test_sweep_shows_a_progress_bar_on_request(monkeypatch, capsys):
     policies, source = {"random": RandomRouting()}, Synthetic(num_servers=3, dim=2)
     settings = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 16}
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich's word for a terminal
@@ -68,7 +68,7 @@ def test_a_sweep_shows_a_bar_where_it_is_asked_for(monkeypatch, capsys):
     assert "64/64" in shown and "running" in shown
 
 
-def test_the_end_of_several_sweeps_is_known_from_the_start():
+def test_remaining_time_covers_all_sweeps_from_the_start():
     whole = Reporter()
     whole.reserve(100)
     assert whole.total == 100

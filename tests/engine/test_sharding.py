@@ -51,7 +51,7 @@ print(json.dumps({"devices": len(devices), "programs": len(texts), "talk": talk,
 """
 
 
-def test_eight_devices_give_the_numbers_of_one():
+def test_eight_devices_reproduce_the_numbers_of_one():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

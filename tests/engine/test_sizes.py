@@ -33,7 +33,7 @@ from cqbjax.sources import Coin, Synthetic
         (6, 6, RecordSchedule(6, 1, 1)), (18, 1, RecordSchedule(1, 2, 9)),
     ],
 )  # fmt: skip
-def test_records_are_few_and_calls_are_many(horizon, every, wanted):
+def test_default_record_interval_bounds_the_number_of_records(horizon, every, wanted):
     stored = spec.choose_records(horizon, every)
     assert stored == wanted
     assert stored.rounds.tolist() == list(range(stored.every, horizon + 1, stored.every))
@@ -57,7 +57,7 @@ def test_seeds_are_distinct_integers_below_a_bound():
             validation.check_seeds(seeds)
 
 
-def test_chunks_are_full_the_last_one_by_its_last_run():
+def test_chunks_are_padded_with_the_last_run():
     cut = [(index.tolist(), real) for index, real in runner._chunk_indices(7, 3)]
     assert cut == [([0, 1, 2], 3), ([3, 4, 5], 3), ([6, 6, 6], 1)]
     assert [real for _, real in runner._chunk_indices(6, 3)] == [3, 3]
@@ -67,7 +67,7 @@ def device(platform, **stats):
     return types.SimpleNamespace(platform=platform, memory_stats=lambda: stats)
 
 
-def test_the_budget_is_a_share_of_what_the_device_has():
+def test_memory_budget_is_a_share_of_the_device_memory():
     card, processor = device("gpu", bytes_limit=1000), device("cpu")
     assert memory.device_budget(None, [card, card]) == 800
     machine = memory.device_memory(processor)
@@ -78,7 +78,7 @@ def test_the_budget_is_a_share_of_what_the_device_has():
     assert memory.shard_runs([processor]) == 4096 and memory.shard_runs([card] * 2) == 2 * 65_536
 
 
-def test_a_batch_is_as_wide_as_helps_and_fits():
+def test_batch_width_is_bounded_by_speed_and_memory():
     card, processor = device("gpu"), device("cpu")
     # On a GPU all that fit, of each device's share; on a CPU what its caches hold.
     assert memory.chunk_width(10, 901, 9, [card] * 2, 10**9) == 451
@@ -102,7 +102,7 @@ def plan(policies, capacity="auto", rates=(0.3, 0.6), seeds=range(3), chunk=2):
     return batches.plan_sweep([one], chunk, None, jax.devices()[:1])
 
 
-def test_one_is_no_plural():
+def test_counts_of_one_are_written_in_the_singular():
     sweep = plan({"mine": RandomRouting()})
     group = sweep.batches[0]
     size = group.run_bytes(32) / 1e6
@@ -148,9 +148,7 @@ def slots_by_seed(monkeypatch):
     return tried
 
 
-def test_runs_that_outgrow_their_slots_are_repeated_and_stand_where_they_belong(
-    slots_by_seed, monkeypatch
-):
+def test_overflowing_runs_are_repeated_in_place(slots_by_seed, monkeypatch):
     monkeypatch.setattr(batches, "START_CAPACITY", 2)
     sweep, reported = plan({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), Notices()
     (group,) = (one for one in sweep.batches if "a" in one.labels)
@@ -171,7 +169,7 @@ def test_runs_that_outgrow_their_slots_are_repeated_and_stand_where_they_belong(
     ]
 
 
-def test_a_too_small_capacity_is_reported_with_one_that_suffices(slots_by_seed):
+def test_insufficient_capacity_is_reported_with_a_sufficient_one(slots_by_seed):
     sweep = plan({"a": Acqb()}, capacity=30, seeds=[0, 1, 3])
     (group,) = (one for one in sweep.batches if "a" in one.labels)
     with pytest.raises(QueueOverflow) as refusal:
@@ -183,7 +181,7 @@ def test_a_too_small_capacity_is_reported_with_one_that_suffices(slots_by_seed):
     assert slots_by_seed == [(30, 6), (120, 4)], "those that were lost alone"
 
 
-def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
+def test_seconds_of_compiling_and_running_are_measured_separately(monkeypatch):
     sweep, clock = plan({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0])
     (group,), reported = sweep.batches, Notices()
     # Compiled ahead, they took longer than they are waited for.
@@ -239,7 +237,7 @@ def test_records_are_concatenated_and_the_last_of_a_run_counts():
     assert both["time_in_system"].tolist() == [[7, 7]] * 5
 
 
-def test_a_source_is_divided_and_united_leaf_by_leaf():
+def test_splitting_and_merging_a_source_preserves_its_leaves():
     source = {"a": np.arange(3), "b": np.float64(2.0), "c": np.ones((2, 2))}
     numbers, tables = programs.split_source(source, [False, True, False])
     assert numbers == {"a": None, "b": 2.0, "c": None} and tables["b"] is None
@@ -247,12 +245,12 @@ def test_a_source_is_divided_and_united_leaf_by_leaf():
     assert united["a"] is source["a"] and united["b"] == 2.0 and united["c"] is source["c"]
 
 
-def test_slots_are_whole_words_and_grow_up_to_one_a_query():
+def test_slot_counts_are_multiples_of_a_word_up_to_one_slot_per_query():
     assert [batches.max_slots(n) for n in (1, 32, 33, 1000)] == [32, 32, 64, 1024]
     assert batches.grow_slots(64, 5000) == 256 and batches.grow_slots(256, 400) == 416
 
 
-def test_policies_of_a_group_share_tables_and_keep_their_numbers():
+def test_policies_of_a_batch_share_tables():
     source = Synthetic(num_servers=3, dim=2, slackness=0.1)
     far = dataclasses.replace(source, slackness=0.2)
     several = [
@@ -271,7 +269,7 @@ def test_policies_of_a_group_share_tables_and_keep_their_numbers():
     assert group.runs.policy.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 3]
 
 
-def test_a_group_shares_its_seconds_among_all_points_that_show_its_runs():
+def test_seconds_of_a_batch_are_divided_among_its_grid_points():
     """Eight seconds for four runs of ten rounds, which two points show."""
     one, other = batches.Member(0, "a"), batches.Member(1, "a")
     axis = types.SimpleNamespace(size=2)
@@ -291,7 +289,7 @@ def test_a_group_shares_its_seconds_among_all_points_that_show_its_runs():
 @pytest.mark.parametrize(
     ("every", "message"), [(1, "every round"), (2, "one round in 2 is recorded")]
 )
-def test_the_oracles_queue_is_its_own_wherever_it_is_named(every, message):
+def test_optimal_queue_length_is_read_from_the_policy_optimal(every, message):
     asked = {"a": RandomRouting(), "optimal": OptimalPolicy()}
     one = build_spec(asked, Coin(), [0.3], range(2), 4, record_every=every)
     measured = {

@@ -89,7 +89,7 @@ def refusal_of(policies, source=POOL, **more):
     return message
 
 
-def test_feedback_has_attempt_numbers_where_several_end_in_a_round():
+def test_feedback_of_several_attempts_has_attempt_numbers():
     conformance.check_policy(Numbering(), POOL.problem(2, 40)._replace(channels=2))
     with pytest.raises(TypeError):
         conformance.check_policy(Numbering(), POOL.problem(2, 40))
@@ -131,7 +131,7 @@ def test_a_policy_of_the_wrong_shapes_is_refused_by_label_when_traced(message, n
     assert error.startswith(f"policy mine: {message}"), error
 
 
-def test_a_class_that_is_no_policy_is_refused(nothing_compiles):
+def test_objects_that_are_not_policies_are_rejected(nothing_compiles):
     class Plain:
         pass
 
@@ -174,7 +174,7 @@ def break_late(act):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", PLAYED)
-def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
+def test_invalid_actions_are_reported_with_label_seed_and_round_after_the_run(message):
     error = refusal_of({"mine": Own(act=break_late(PLAYED[message]))})
     named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", error)
     assert named, error
@@ -183,7 +183,7 @@ def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
 
 
 @pytest.mark.slow
-def test_what_is_decided_for_an_empty_queue_is_no_breach():
+def test_actions_for_an_empty_queue_are_not_checked():
     def ignore_empty(action, seen):
         empty = ~jnp.any(seen.queue.arrived > 0)
         return action._replace(slot=jnp.where(empty, 9999, action.slot))
@@ -193,7 +193,7 @@ def test_what_is_decided_for_an_empty_queue_is_no_breach():
     np.testing.assert_array_equal(data.queue_length, plain.queue_length)
 
 
-def test_who_is_watched():
+def test_only_third_party_components_are_checked():
     """Policies of this package are not, and one of another's inside a wrapper of it is."""
     assert not is_third_party(RandomRouting()) and is_third_party(Own())
     assert is_third_party(scenarios.Planted(policy=Own(), theta=jnp.zeros(1)))
@@ -235,7 +235,7 @@ def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_co
 
 
 @pytest.mark.slow
-def test_a_sources_own_arrivals_stay_where_users_leave():
+def test_draw_arrivals_of_a_source_works_with_an_orbit():
     several = scenarios.Batches(source=Table(pool=POOL))
     data = cqbjax.sweep({"mine": Own()}, several, users=[Orbit()], **GOOD)
     assert (data.departures.isel(round=-1) > 0).all()
@@ -251,7 +251,7 @@ DRAWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", DRAWN)
-def test_an_instance_that_cannot_be_run_is_refused(message):
+def test_invalid_instances_are_rejected(message):
     made = DRAWN[message]
     if "rows" in message:  # the third round has an arrival, the fourth none
         fine = Table(pool=POOL, made=made)
@@ -295,13 +295,13 @@ def test_a_traced_run_that_breaks_the_contract_is_refused():
         simulate.trace(rng.run_key(0), Own(act=act), POOL, 0.9, PROBLEM, 64)
 
 
-def test_a_trace_cannot_be_compiled_for_it_looks_at_its_run():
+def test_trace_rejects_compilation():
     with pytest.raises(TypeError, match=r"use simulate\.run_rounds"):
         jax.jit(lambda key: simulate.trace(key, Own(), POOL, 0.5, PROBLEM, 64))(rng.run_key(0))
 
 
 @pytest.mark.slow
-def test_a_trace_can_leave_the_states_out():
+def test_trace_without_states_returns_no_state():
     """At the shapes of a dataset of eleven LLMs the states alone would take 85 GB."""
     source = scenarios.unit_vectors(11, 384, 1000)
     policy = Acqb()
@@ -318,7 +318,7 @@ def test_a_trace_can_leave_the_states_out():
 
 
 @pytest.mark.slow
-def test_a_trace_is_the_same_without_states():
+def test_trace_without_states_has_the_same_decisions():
     arguments = rng.run_key(3), Acqb(), POOL, 0.6, PROBLEM, 64
     whole, short = simulate.trace(*arguments), simulate.trace(*arguments, states=False)
     assert short.state == ()

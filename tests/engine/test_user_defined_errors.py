@@ -225,14 +225,14 @@ def refusal_of(error, call, *arguments):
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_sweep_reports_in_one_sentence_what_is_wrong(name):
+def test_sweep_reports_errors_of_user_defined_components_in_one_sentence(name):
     group = next(one for one in GROUPS if name.startswith(one))
     message = refusal_of((ValueError, TypeError), lambda: sweep_with(group, OWN[name]()))
     assert re.match(MESSAGES[name], message), message
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_class_in_place_of_an_instance_is_reported(group):
+def test_passing_a_class_for_an_instance_is_reported(group):
     message = refusal_of(ContractError, sweep_with, group, OWN[f"{group}If"])
     assert message.endswith(f": {group}If is a class: give an instance of it, {group}If(...)")
 
@@ -253,7 +253,7 @@ def check_by_command(group, target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_command_reports_the_same(name, monkeypatch):
+def test_command_reports_errors_of_user_defined_components_in_one_sentence(name, monkeypatch):
     group = next(one for one in GROUPS if name.startswith(one))
     module = types.ModuleType("own_parts")
     vars(module).update(OWN)

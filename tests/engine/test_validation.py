@@ -136,7 +136,7 @@ def nothing_compiles(monkeypatch, fresh_programs):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_wrong_input_is_refused_in_one_sentence(case, nothing_compiles):
+def test_invalid_arguments_of_sweep_are_rejected_in_one_sentence(case, nothing_compiles):
     source, policies, changed, words = CASES[case]
     with pytest.raises(ValueError) as refusal:
         cqbjax.sweep(policies, source, **{**GOOD, **changed})
@@ -146,19 +146,19 @@ def test_wrong_input_is_refused_in_one_sentence(case, nothing_compiles):
 
 
 @pytest.mark.slow
-def test_good_input_does_compile(nothing_compiles):
+def test_valid_arguments_of_sweep_reach_compilation(nothing_compiles):
     with pytest.raises(AssertionError, match="a program was compiled"):
         cqbjax.sweep(RANDOM, SOURCE, **GOOD)
 
 
-def test_a_rate_that_no_slackness_is_possible_at_is_refused_without_naming_one():
+def test_rate_without_any_feasible_slackness_is_rejected():
     with pytest.raises(ValueError, match=r"seed \d+ .*; lower arrival_rate") as refusal:
         Synthetic(num_servers=1, dim=1, slackness=0.0).check(np.arange(8), 0.7, 1)
     assert "stay below" not in str(refusal.value)
     Synthetic(num_servers=1, dim=1, slackness=0.0).check(np.arange(8), 0.3, 1)
 
 
-def test_the_slackness_that_the_message_allows_is_allowed():
+def test_slackness_bound_in_the_message_is_exact():
     """The number in the sentence is the border: a little less is accepted, a little more is not."""
     seeds = np.arange(4)
     with pytest.raises(ValueError) as refusal:
@@ -170,7 +170,7 @@ def test_the_slackness_that_the_message_allows_is_allowed():
 
 
 @pytest.mark.slow
-def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
+def test_overflow_message_names_round_run_and_sufficient_capacity():
     """One slot fewer than the sentence says overflows again, and so many do not."""
     source, policies = scenarios.constant(0.5), {"optimal": OptimalPolicy()}
     keys = {"arrival_rate": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
@@ -193,7 +193,7 @@ def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
     assert enough == large.queue_length.max() > 5
 
 
-def test_records_always_hold_the_last_round_and_divide_the_horizon():
+def test_record_every_divides_the_horizon():
     for horizon in (1, 7, 250, 251, 500, 1000, 5000):
         records = spec.choose_records(horizon)
         assert records.rounds[-1] == horizon == records.every * records.per_call * records.calls

@@ -32,7 +32,7 @@ RULES = {"users": (dynamics.Impatience(attempts=2),), "service": (dynamics.Outag
     ],
     ids=["acqb", "acqb fallback, rules", "fallback", "random, rules", "mixed, rules", "oracle"],
 )
-def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size):
+def test_environment_reproduces_a_sweep_bit_for_bit(policy, rules, size):
     swept = cqbjax.sweep(
         {"mine": policy}, SOURCE, arrival_rate=[0.6], seeds=list(SEEDS), horizon=HORIZON,
         K=size, record_every=1, **{k: list(v) for k, v in rules.items()},
@@ -48,7 +48,7 @@ def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size
 
 
 @pytest.mark.slow
-def test_a_step_takes_a_query_and_pays_for_who_waits():
+def test_reward_of_a_step_is_the_negative_queue_length():
     env = Env(sources.Coin(success=0.6, num_servers=4), 1.0, 3, capacity=8)
     key = rng.run_key(1)
     seen, state = env.reset(key)
@@ -71,7 +71,7 @@ def test_a_step_takes_a_query_and_pays_for_who_waits():
             assert (there >= low).all() and (there <= high).all()
 
 
-def test_a_round_by_hand():
+def test_rounds_of_the_environment_match_a_hand_computation():
     """A query comes in every round and none is ever satisfied; two slots hold the first two."""
     env = Env(sources.Coin(success=1e-9), 1.0, horizon=4, capacity=2)
 
@@ -101,7 +101,7 @@ def test_a_round_by_hand():
     [({"arrival_rate": 1.5}, "arrival_rate=1.5"), ({"capacity": 0}, "capacity=0"),
      ({"K": 5}, "K=5 must lie in 1..N, and N=4")],
 )  # fmt: skip
-def test_what_cannot_be_played_is_refused(options, error_text):
+def test_invalid_environment_options_are_rejected(options, error_text):
     with pytest.raises(ValueError, match=error_text):
         Env(SOURCE, **options)
 
@@ -110,13 +110,13 @@ OUT_OF_RANGE = (2**31, 2**32 + 7, 2**63 + 7, -1, 3.0, True, "3", np.float32(3), 
 
 
 @pytest.mark.parametrize("seed", OUT_OF_RANGE, ids=repr)
-def test_a_seed_that_a_sweep_has_not_has_no_key(seed):
+def test_seeds_outside_the_range_of_sweep_are_rejected(seed):
     with pytest.raises(ValueError, match="must be a whole number from 0 to 2\\^31 - 1"):
         rng.run_key(seed)
 
 
 @pytest.mark.slow
-def test_seeds_of_gymnasium_are_those_of_a_sweep():
+def test_gymnasium_seeds_match_seeds_of_a_sweep():
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
     from cqbjax.gymnasium_env import GymnasiumEnv, GymnasiumVectorEnv
 
@@ -165,7 +165,7 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep():
     assert len({*drawn.tolist()}) == 3 and all(0 <= one < rng.MAX_SEED for one in drawn)
 
 
-def test_one_seed_starts_each_run_of_a_vector_by_the_next():
+def test_vector_environment_uses_consecutive_seeds():
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
     from cqbjax.gymnasium_env import GymnasiumVectorEnv
 
@@ -175,7 +175,7 @@ def test_one_seed_starts_each_run_of_a_vector_by_the_next():
     assert several.reset(seed=[5, 0, 5])[1]["seed"].tolist() == [5, 0, 5] == started[-1].tolist()
 
 
-def test_several_at_a_time_are_refused():
+def test_environment_rejects_several_service_channels():
     source = with_dynamics(
         sources.ArrivalWrapper(source=SOURCE, process=sources.BatchArrivals()),
         (),
@@ -235,7 +235,7 @@ def test_the_action_mask_marks_valid_actions():
 
 
 @pytest.mark.slow
-def test_several_runs_are_single_runs():
+def test_vector_environment_equals_single_environments():
     """The vector environment: the numbers of single environments, then the next runs."""
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
     import gymnasium

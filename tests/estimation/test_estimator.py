@@ -31,7 +31,7 @@ def worst_error(source, size, rate, horizon, scale=0.2, seed=0):
     ("parameters", "size"),
     [("disjoint", 1), ("disjoint", 3), ("shared", 2)],
 )
-def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
+def test_running_estimate_is_within_2_percent_of_alpha(parameters, size):
     assert worst_error(Synthetic(parameters=parameters), size, 0.7, 400) < LIMIT
 
 
@@ -58,7 +58,7 @@ def test_sweeps_are_refused_where_no_model_of_the_history_is_stored():
 
 
 @pytest.mark.slow
-def test_pages_never_expanded_again_would_not(monkeypatch):
+def test_running_estimate_without_page_refreshes_exceeds_the_tolerance(monkeypatch):
     expand = running_estimate._expand
 
     def expand_stale(theta, problem, rows, blocks):
@@ -96,7 +96,7 @@ def equations(jaxpr):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("shared", 2)])
-def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
+def test_cost_of_a_round_does_not_depend_on_the_horizon(parameters, size):
     short, long = (operations(size, horizon, parameters) for horizon in (640, 64_000))
     names = {name for name, _ in short}
     assert not names & {"while", "scan", "cond"}
@@ -116,9 +116,7 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_d
 
 
 @pytest.mark.slow
-def test_newton_cg_stays_within_two_percent_of_alpha_on_contexts_of_a_policys_own(
-    shared_data, monkeypatch
-):
+def test_newton_cg_stays_within_two_percent_of_alpha_on_views_of_contexts(shared_data, monkeypatch):
     source = datasets.dataset_source("routerbench", shared_data).queries
     policy = ContextWrapper(policy=Acqb(alpha_scale=0.3, c1=0.25), view=Intercept())
 
@@ -147,7 +145,7 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_long_contexts(dim, serve
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dim", [5, 20])
-def test_quickly_compiled_tests_see_what_a_study_computes(dim, request):
+def test_quick_compilation_in_tests_does_not_change_results(dim, request):
     """The other tests' machine code is not a study's; both estimators decide and learn alike."""
 
     def play():
@@ -163,7 +161,7 @@ def test_quickly_compiled_tests_see_what_a_study_computes(dim, request):
     assert quick.valid.sum() > 50 and np.abs(quick.theta[-1]).max() > 0.1
 
 
-def test_the_exact_minimiser_is_what_scipy_finds():
+def test_exact_minimiser_matches_scipy():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(60, 2, 4)) / 2
     chosen = np.eye(3)[rng.integers(0, 3, 60)][:, :2]
@@ -179,7 +177,7 @@ def test_the_exact_minimiser_is_what_scipy_finds():
 
 
 @pytest.mark.slow
-def test_blocks_are_inverted():
+def test_block_inverses_match_numpy():
     rng = np.random.default_rng(0)
     for dim in (5, 10, 40):
         factor = rng.normal(size=(dim, dim))
@@ -192,7 +190,7 @@ def test_blocks_are_inverted():
 @pytest.mark.parametrize(
     ("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 2)]
 )
-def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
+def test_page_models_match_derivatives_of_the_gradient(parameters, size, x64):
     problem = Synthetic(parameters=parameters, dim=3, num_servers=4).problem(size, 100)
     rng = np.random.default_rng(5)
     shape = (problem.num_blocks, problem.dim)
@@ -245,7 +243,7 @@ def test_the_root_stays_the_root_of_the_inverse_in_float32(dim, rounds):
     assert np.abs(root.T @ root @ design - np.eye(dim)).max() < 1e-5
 
 
-def test_what_rounding_takes_off_a_sum_is_added_later():
+def test_compensated_sums_recover_rounding_errors():
     """Ten thousand numbers that are each lost beside the sum are not lost together."""
     small = np.float32(2e-8) * np.array([[1.0, 0.5, -1.0]], np.float32)
     begun = running_estimate.RunningEstimate(*[None] * 5)._replace(

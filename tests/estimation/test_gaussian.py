@@ -16,7 +16,7 @@ from cqbjax.sources import Synthetic
 LAMBDA0 = 0.7
 
 
-def test_the_radius_is_the_papers(x64):
+def test_confidence_radius_matches_the_paper(x64):
     problem = Synthetic(num_servers=4, dim=3).problem(2, 100)
     counts = np.array([0.0, 1.0, 5.0, 400.0])
     ours = gaussian.radius(problem, jnp.asarray(counts), 1.3, LAMBDA0, 0.4)
@@ -29,7 +29,7 @@ def test_the_radius_is_the_papers(x64):
 
 
 @pytest.mark.parametrize("size", range(1, 7))
-def test_so_many_samples_that_one_of_k_is_optimistic(size):
+def test_num_samples_is_the_least_that_makes_one_of_k_samples_optimistic(size):
     """The least M with K (1 - p)^(M - 1) <= 1, p = 1 / (4 sqrt(e pi))."""
     missed = 1 - 1 / (4 * math.sqrt(math.e * math.pi))
     least = next(m for m in itertools.count(1) if size * missed ** (m - 1) <= 1)
@@ -41,7 +41,7 @@ SHOWN = map("-".join, itertools.product(("disjoint-3", "disjoint-40", "shared-3"
 
 
 @pytest.mark.parametrize("name", cases(SHOWN, {"disjoint-40-few"}))
-def test_what_was_shown_is_summed_and_sampled_from(name, x64, monkeypatch):
+def test_posterior_sums_offered_rows_and_samples_match_its_covariance(name, x64, monkeypatch):
     parameters, dim, changed = name.split("-")
     dim = int(dim)
     if changed == "few":

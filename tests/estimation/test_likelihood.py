@@ -19,7 +19,7 @@ from cqbjax.estimation.belief import Interaction
 from cqbjax.testing.instances import FAST_COMPILE_OPTIONS
 
 
-def test_second_derivatives_are_those_of_the_own_servers_probability(x64):
+def test_second_derivatives_of_the_choice_probability_match_jax(x64):
     problem = Problem(3, 3, 2, 4, 10, "disjoint", False)
     assert loss_model.depth(problem) == 3 and not loss_model.couples_pairs(problem)
     drawn = np.random.default_rng(0).normal(size=3)
@@ -35,7 +35,7 @@ def test_second_derivatives_are_those_of_the_own_servers_probability(x64):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkeypatch):
+def test_gradient_and_hessian_sum_over_rounds_with_feedback(size, x64, monkeypatch):
     monkeypatch.setattr(table_history, "BLOCK", 4)
     servers, table, rounds = 4, 3, 10
     problem = Problem(servers, size, 2, table, rounds, "disjoint", True)
@@ -75,7 +75,7 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
 
 @pytest.mark.parametrize("parameters", ["disjoint", "shared"])
 @pytest.mark.parametrize("dim", cases([1, 3], [3]))
-def test_before_any_row_the_model_is_the_regulariser(dim, parameters):
+def test_gradient_and_hessian_without_rows_are_those_of_the_regulariser(dim, parameters):
     problem = Problem(3, 2, dim, 4, 10, parameters, False)
     begun = running_estimate.init(problem, jnp.asarray(0.7))
     for block, (vector, second) in enumerate(zip(begun.model, begun.second, strict=True)):

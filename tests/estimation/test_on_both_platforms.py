@@ -52,7 +52,7 @@ CASES |= {
 
 @pytest.mark.parametrize("platform", [platforms.CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("size", cases([1, 2, 3], [2]))
-def test_the_residuals_of_a_row_solve_their_equation(size, platform, x64):
+def test_residuals_solve_their_fixed_point_equation(size, platform, x64):
     """e = p(s - G e) - y, which `running_estimate._residuals` solves by Newton's method."""
     draws = np.random.default_rng(size)
     root, start = 0.4 * draws.normal(size=(size, size)), draws.normal(size=size)
@@ -69,7 +69,7 @@ def test_the_residuals_of_a_row_solve_their_equation(size, platform, x64):
 
 @pytest.mark.parametrize("platform", [platforms.CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("width", [1, 2])
-def test_rows_are_summed_by_their_weights(width, platform, x64):
+def test_weighted_row_sums_match_numpy(width, platform, x64):
     draws = np.random.default_rng(2)
     h, residual, features = (draws.normal(size=n) for n in ((width, 9), (9,), (3, 9)))
     # A new function, or JAX would find what it traced on the other platform.
@@ -83,7 +83,7 @@ def test_rows_are_summed_by_their_weights(width, platform, x64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
+def test_cpu_and_gpu_paths_play_the_same_runs(name, x64, monkeypatch):
     source, size, policy = CASES[name]
     # So few rows that every block has several pages.
     monkeypatch.setattr(paged_history, "PAGE_ALONE", 8)
@@ -115,7 +115,7 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choices", [platforms.CPU, GPU], ids=["cpu", "gpu"])
-def test_small_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
+def test_small_solves_and_writes_match_numpy(choices, x64):
     draws = np.random.default_rng(2)
     root = draws.normal(size=(5, 5))
     matrix, right = root @ root.T + np.eye(5), draws.normal(size=(2, 5))
@@ -144,7 +144,7 @@ def test_small_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
 
 
 @pytest.mark.slow
-def test_keys_for_rejection_samplers_draw_the_same_numbers():
+def test_batchable_keys_draw_the_same_gammas():
     key = rng.round_key(rng.run_key(3), 7)
     with platforms.use(GPU):
         other = rng.batchable_key(key)
@@ -157,7 +157,7 @@ def test_keys_for_rejection_samplers_draw_the_same_numbers():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
+def test_pass_over_images_matches_matrix_products(size, x64, monkeypatch):
     # Tiles of a few rows, so that a run takes several programs, the last of them part empty.
     monkeypatch.setattr(whitened_kernel, "TILE", 256)
     draws = np.random.default_rng(size)
@@ -189,7 +189,7 @@ def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
     np.testing.assert_allclose(second.pulled, np.einsum("bkid,bki->bkd", here, curved), atol=1e-10)
 
 
-def test_a_platform_has_its_choices_and_tracing_asks_for_them():
+def test_tracing_uses_the_choices_of_the_platform():
     assert platforms.get("cpu") is platforms.CPU and platforms.get("gpu") is platforms.GPU
     assert platforms.get_current() is platforms.get(jax.default_backend())
     with platforms.use(GPU):
@@ -200,7 +200,7 @@ def test_a_platform_has_its_choices_and_tracing_asks_for_them():
     assert platforms.get_current() is platforms.get(jax.default_backend())
 
 
-def test_kernels_are_for_cuda_and_can_be_switched_off(monkeypatch):
+def test_pallas_kernels_run_on_cuda_only_and_can_be_disabled(monkeypatch):
     monkeypatch.delenv(platforms.SETTING, raising=False)
     assert platforms.get("cuda").kernels and platforms.get("cuda").fused
     for name in ("rocm", "tpu"):
@@ -214,7 +214,7 @@ def test_kernels_are_for_cuda_and_can_be_switched_off(monkeypatch):
 
 
 @pytest.mark.parametrize("fault", cases([None, "raises", "wrong"], ["wrong"]))
-def test_kernels_that_fail_on_a_gpu_give_way_to_xla_with_one_warning(fault, monkeypatch):
+def test_failing_pallas_kernels_fall_back_to_xla_with_one_warning(fault, monkeypatch):
     original = whitened_kernel.run_pass
 
     def run_pass(table, servers, job):

@@ -281,7 +281,7 @@ QUICK = {
 
 
 @pytest.mark.parametrize("name", cases(VARIANTS, QUICK))
-def test_a_belief_is_its_definition_in_every_round(name, x64, monkeypatch):
+def test_beliefs_match_plain_loops_in_every_round(name, x64, monkeypatch):
     # So few rows that blocks have several pages, the history several blocks, an image some tiles.
     for module, constant, small in (
         (paged_history, "PAGE_ALONE", PAGE), (paged_history, "PAGE_COUPLED", PAGE),

@@ -41,7 +41,7 @@ def play(valid):
     return jax.lax.scan(one, state, (jnp.arange(len(valid)), valid))[1]
 
 
-def test_the_elder_knows_the_last_half_to_whole_window_of_attempts():
+def test_older_belief_covers_half_a_window_to_a_whole_window():
     valid = np.random.default_rng(0).random((3, ATTEMPTS)) < np.array([[1.0], [0.7], [0.3]])
     elder = np.asarray(jax.jit(jax.vmap(play))(valid))
     for run, noted in zip(valid, elder, strict=True):
@@ -67,7 +67,7 @@ class ObservedBelief:
         return lambda *asked: (name, *asked)
 
 
-def test_the_elder_is_asked_whatever_is_asked():
+def test_windowed_belief_delegates_every_query_to_the_older_belief():
     belief, state = (
         WindowedBelief(ObservedBelief(), WINDOW),
         WindowedBeliefState("elder", "younger", 0, None),
@@ -79,7 +79,7 @@ def test_the_elder_is_asked_whatever_is_asked():
         assert utilities == ("optimistic_utilities", "elder", "seen", 0.5, normal)
 
 
-def test_a_windowed_belief_holds_its_window_and_no_more():
+def test_windowed_belief_stores_only_its_window():
     for places, attempts in ((1, 6), (4, 8)):
         belief = choose_belief("auto", PROBLEM._replace(channels=places), window=6)
         assert belief.belief.problem.attempts == attempts

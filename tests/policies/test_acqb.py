@@ -61,7 +61,7 @@ def test_exploration_decays_with_the_root_of_the_rounds(windowed, since, explore
         assert explores(independent, False, windowed=windowed) == known
 
 
-def test_phased_exploration_is_sure_up_to_round_tau_and_then_of_the_horizons_root(explores):
+def test_phased_exploration_always_explores_up_to_tau_and_then_decays(explores):
     policy = Acqb(c1=0.0, exploration="phased", explore_rounds=TAU)
     for t, of_long in ((1, True), (TAU, True), (TAU + 1, False)):
         assert explores(policy, t=t, windowed=True) == of_long

@@ -44,7 +44,7 @@ def exploited(played, accepted, there):
     return int(servers[0, 0])
 
 
-def test_the_highest_index_of_those_who_answer_serves():
+def test_bandit_plays_the_available_llm_of_highest_index():
     every = jnp.ones(4, bool)
     order = np.argsort(-ucb())
     assert order.tolist() == [3, 2, 1, 0]
@@ -60,7 +60,7 @@ def test_the_highest_index_of_those_who_answer_serves():
 
 
 @pytest.mark.parametrize("round_", [1, 2, 3000, 20_000])
-def test_it_explores_less_and_less(round_):
+def test_exploration_probability_of_bandits_decays(round_):
     state = LlmCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
     action = decided(state, jnp.int32(round_), jnp.ones(4, bool))
     uniform = np.asarray(jax.vmap(lambda key: rng.uniform(key, rng.Stream.EXPLORE))(KEYS))
@@ -70,7 +70,7 @@ def test_it_explores_less_and_less(round_):
     assert rate == 0 or set(drawn.tolist()) == {0, 1, 2, 3}
 
 
-def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(monkeypatch):
+def test_thompson_posterior_counts_acceptances_and_rejections(monkeypatch):
     """Of gamma variables that are their means X / (X + Y) is the mean of the Beta distribution."""
     monkeypatch.setattr(
         context_free_bandits, "draw_log_gammas", lambda _, *shapes: jnp.log(jnp.stack(shapes))
@@ -81,7 +81,7 @@ def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(mon
 
 
 @pytest.mark.slow
-def test_a_sample_is_a_beta_draw_of_what_was_accepted_and_what_was_not():
+def test_thompson_sample_is_a_beta_draw():
     def sample_both(key):
         state = LlmCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
         at = rng.stream_key(key, rng.Stream.BETA)
@@ -92,7 +92,7 @@ def test_a_sample_is_a_beta_draw_of_what_was_accepted_and_what_was_not():
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_play_counts_and_a_success_if_it_was_one():
+def test_bandit_update_counts_plays_and_successes():
     bandit, seen = QueueingBandit(), observed(jnp.int32(1))
     state = bandit.init(PROBLEM, jnp.zeros((5, 2)))
     for choice, valid in ((0, True), (1, True), (0, False)):
@@ -101,7 +101,7 @@ def test_a_play_counts_and_a_success_if_it_was_one():
     assert (state.offered.tolist(), state.accepted.tolist()) == ([0, 0, 2, 0], [0, 0, 1, 0])
 
 
-def test_for_pairs_it_is_not_defined():
+def test_queueing_bandits_reject_k_2():
     with pytest.raises(ValueError, match="q_ucb and q_ths are defined for K=1 only, and K=2"):
         QueueingBandit().check(PROBLEM._replace(assortment_size=2))
     QueueingBandit().check(PROBLEM)

@@ -32,7 +32,7 @@ LEARNERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exploration", ["decaying", "phased", "independent"])
-def test_forced_exploration_around_acqb_is_that_of_acqb(exploration):
+def test_forced_exploration_around_acqb_reproduces_acqb(exploration):
     own = {"exploration": exploration, "c1": 2.0, "explore_rounds": 9.0}
     whole = policies.Acqb(**own)
     within = policies.ForcedExploration(policy=policies.Acqb(exploration="none"), **own)
@@ -52,7 +52,7 @@ class LastFeedback:
 
 @pytest.mark.parametrize("explored", [True, False])
 @pytest.mark.parametrize("valid", [True, False])
-def test_a_policy_learns_also_from_rounds_that_are_forced_to_explore(explored, valid):
+def test_policies_learn_from_rounds_of_forced_exploration(explored, valid):
     policy, state = (
         policies.ForcedExploration(policy=LastFeedback()),
         ForcedState(None, jnp.int32(0)),
@@ -86,7 +86,7 @@ STATES = {label: LEARNT["lints" if label == "lints" else "thompson"] for label i
 
 
 @pytest.mark.parametrize("label", LEARNERS)
-def test_every_learner_serves_by_every_schedule(label):
+def test_learners_follow_every_schedule(label):
     for schedule, slot in (("oldest", 1), ("newest", 0), ("least_served", 2)):
         policy = dataclasses.replace(LEARNERS[label], schedule=schedule)
         action = policy.select(KEY, STATES[label], observe(None))
@@ -95,14 +95,14 @@ def test_every_learner_serves_by_every_schedule(label):
 
 
 @pytest.mark.parametrize("label", LEARNERS)
-def test_a_fallback_offers_first_what_was_offered_least(label):
+def test_fallback_offers_the_least_offered_llm_first(label):
     for schedule, server in (("oldest", 0), ("newest", 1), ("least_served", 1)):
         policy = dataclasses.replace(LEARNERS[label], schedule=schedule, retry="fallback")
         assert policy.select(KEY, STATES[label], observe(COUNTS)).servers.tolist() == [server]
 
 
 @pytest.mark.parametrize("label", LEARNERS)
-def test_joint_serves_the_query_with_the_best_next_llm(label):
+def test_joint_schedule_serves_the_query_with_the_best_next_llm(label):
     policy = dataclasses.replace(LEARNERS[label], schedule="joint", retry="fallback")
     # The best LLM was offered to all but the last query; for LinTS it suits the second one best.
     counts = COUNTS.at[0].set(jnp.asarray([0, 1, 1]))
@@ -113,7 +113,7 @@ def test_joint_serves_the_query_with_the_best_next_llm(label):
 
 
 @pytest.mark.parametrize("label", LEARNERS)
-def test_a_cache_offers_first_what_satisfied_the_prompt(label):
+def test_cache_offers_the_accepted_llm_of_the_prompt_first(label):
     tally = Tally(jnp.zeros((6, SERVERS), jnp.int32).at[1, 0].set(1), jnp.zeros((6, SERVERS)))
     policy = dataclasses.replace(LEARNERS[label], retry="cache")
     counts = jnp.zeros((3, SERVERS), jnp.int32)
@@ -122,7 +122,7 @@ def test_a_cache_offers_first_what_satisfied_the_prompt(label):
 
 
 @pytest.mark.parametrize("label", LEARNERS)
-def test_a_rule_that_needs_log_odds_is_refused_by_name(label):
+def test_retry_rules_that_need_log_odds_are_rejected(label):
     with pytest.raises(ValueError, match="retry=recall must be one of same, fallback, cache"):
         dataclasses.replace(LEARNERS[label], retry="recall")
 
@@ -137,7 +137,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_a_label_is_a_base_a_retry_rule_and_a_schedule(label):
+def test_labels_combine_base_retry_rule_and_schedule(label):
     assert split_label(label, list_bases()) == LABELS[label]
 
 
@@ -146,7 +146,7 @@ def policies_of(*words):
     return point.config.policy
 
 
-def test_a_files_constants_for_policies_that_are_not_chosen_are_left_out():
+def test_constants_of_unselected_policies_are_ignored():
     words = ["arena=slice", "policy=[acqb, acqb_fallback, random]"]
     with initialize_hydra():  # a single run, as Hydra composes it
         single = from_omegaconf(hydra.compose("config", words))
@@ -155,7 +155,7 @@ def test_a_files_constants_for_policies_that_are_not_chosen_are_left_out():
         assert (chosen.acqb.c1, chosen.acqb_fallback.c1) == (0.25, 0.05)
 
 
-def test_keys_change_every_policy_but_the_ends_of_the_scale():
+def test_policy_keys_change_every_policy_except_random_and_optimal():
     words = ("policy=[optimal,random,acqb,acqb_intercept,thompson,q_ucb]", "c1=0.5")
     made = policies_of(*words, "schedule=oldest", "retry=fallback", "exploration=decaying")
     plain = policies_of(*words)

@@ -44,7 +44,7 @@ FEEDBACK = {
 
 @pytest.mark.parametrize("parameters", ["disjoint", "shared"])
 @pytest.mark.parametrize("size", cases([1, 2], [1]))
-def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
+def test_linear_bandit_matches_ridge_regression(parameters, size):
     seen = observe(parameters, size)
     policy = LinearBandit(alpha=0.7, lambda0=2.0)
     blocks = seen.problem.num_blocks
@@ -77,7 +77,7 @@ def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
 
 
 @pytest.mark.slow
-def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
+def test_lints_samples_match_the_posterior_of_the_ridge_regression():
     """The server of the highest draw is as often the one as normal draws say."""
     seen, policy = observe(), LinearBandit(index="thompson", alpha=1.0)
     state = policy.init(seen.problem, None)._replace(target=jnp.asarray(DRAW.normal(size=(4, 3))))
@@ -95,7 +95,7 @@ def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
 COUNTS = LlmCounts(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6]), None)
 
 
-def test_the_llm_that_satisfied_most_stays():
+def test_ranking_commits_to_the_llm_accepted_most_after_its_tries():
     policy = LlmRanking(tries=10.0)
     action = policy.select(KEY, COUNTS, observe())
     assert (int(action.slot), action.servers.tolist(), bool(action.explored)) == (2, [1], False)
@@ -113,7 +113,7 @@ def test_the_llm_that_satisfied_most_stays():
 
 
 @pytest.mark.parametrize("width", [0.0, 1.0, 2.5])
-def test_ucb_by_llm_adds_standard_deviations_to_the_mean_of_its_posterior(width):
+def test_ucb_ranking_adds_standard_deviations_to_the_beta_mean(width):
     policy, draw = LlmRanking(index="ucb", width=width), np.random.default_rng(6)
     for _ in range(20):
         shown = draw.integers(0, 30, SERVERS)
@@ -126,14 +126,14 @@ def test_ucb_by_llm_adds_standard_deviations_to_the_mean_of_its_posterior(width)
         assert sorted(index[action.servers]) == pytest.approx(np.sort(index)[-2:], rel=1e-6)
 
 
-def test_a_query_that_comes_back_gets_the_next_llm():
+def test_fallback_offers_the_next_ranked_llm_on_a_retrial():
     shown = jnp.zeros((3, SERVERS), jnp.int32).at[2, 1].set(1)
     policy = LlmRanking(retry="fallback")
     assert policy.needs.offer_counts
     assert policy.select(KEY, COUNTS, observe(shown=shown)).servers.tolist() == [3]
 
 
-def test_a_cache_asks_first_who_satisfied_the_prompt():
+def test_cached_llm_of_a_prompt_is_offered_first():
     policy, seen = LlmRanking(retry="cache"), observe(shown=jnp.zeros((3, SERVERS), jnp.int32))
     state = policy.init(seen.problem, jnp.zeros((6, DIM)))._replace(
         offered=COUNTS.offered, accepted=COUNTS.accepted
@@ -144,7 +144,7 @@ def test_a_cache_asks_first_who_satisfied_the_prompt():
 
 
 @pytest.mark.slow
-def test_thompson_by_llm_draws_from_its_posteriors():
+def test_thompson_ranking_draws_from_the_beta_posteriors():
     policy, seen = LlmRanking(index="thompson"), observe()
     keys = jax.vmap(rng.run_key)(np.arange(4000))
     picks = jax.vmap(lambda key: policy.select(key, COUNTS, seen))(keys).servers[:, 0]

@@ -37,7 +37,7 @@ def action(shown, servers=(0, 2)):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
-def test_where_all_k_are_shown_nothing_changes(name):
+def test_exploit_size_k_equals_the_plain_policy(name):
     """Every mask is there, and hides nobody: as without them, bit for bit."""
     swept = cqbjax.sweep(
         {"plain": Acqb(alpha_scale=0.3), "mixed": Acqb(alpha_scale=0.3, exploit_size=2)},
@@ -60,7 +60,7 @@ def observe(size=2):
     )
 
 
-def test_one_server_is_shown_and_all_where_it_explores(monkeypatch):
+def test_exploit_size_1_offers_one_server_and_k_when_exploring(monkeypatch):
     # The query of the two best answers is not the one of the best answer.
     optimistic = jnp.asarray([[3.0, 2.9, 0, 0, 0], [-1, -1, 3.1, -9, -2], [0] * 5])
     monkeypatch.setattr(Acqb, "optimistic", lambda self, draws, state, seen: optimistic)
@@ -75,7 +75,7 @@ def test_one_server_is_shown_and_all_where_it_explores(monkeypatch):
     assert made.offered.all() and made.servers.tolist() == [1, 3] and bool(made.explored)
 
 
-def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
+def test_masked_servers_do_not_change_utilities_or_regret():
     one = action([False, True])
     assert one.answering_servers.tolist() == [2, 2]
     assert action([True, True]).answering_servers.tolist() == [0, 2]
@@ -97,7 +97,7 @@ def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
     assert shares.tolist() == [0, 0, 1, 0, 0]
 
 
-def test_of_several_places_traffic_and_price_are_of_who_was_shown():
+def test_traffic_and_cost_at_several_channels_count_only_offered_servers():
     servers = jnp.asarray([[0, 2], [0, 1]], jnp.int32)
     shown = jnp.asarray([[False, True], [True, True]])
     made = Action(jnp.arange(2, dtype=jnp.int32), servers, jnp.zeros(2, bool), shown)
@@ -150,7 +150,7 @@ class Declared(Mine):
     needs = Needs(smaller_assortments=True)
 
 
-def test_a_policy_with_smaller_assortments_declares_it_and_shows_at_least_one():
+def test_smaller_assortments_must_be_declared_and_nonempty():
     problem = SYNTHETIC.problem(2, 9)
     conformance.check_policy(Declared(), problem)
     with pytest.raises(
@@ -173,7 +173,7 @@ def test_a_policy_with_smaller_assortments_declares_it_and_shows_at_least_one():
     assert breach.servers.tolist() == [NO_SERVER] * 2
 
 
-def test_an_environment_and_its_policy_are_both_mixed_or_neither():
+def test_environment_and_policy_must_agree_on_mixed_assortments():
     for mixed, policy in ((True, Acqb()), (False, Acqb(exploit_size=1))):
         env = Env(SYNTHETIC, 0.6, 9, 2, mixed=mixed)
         with pytest.raises(ValueError, match=f"the environment has mixed={mixed}"):

@@ -23,7 +23,7 @@ from tests.reference.policies import replace_down as plainly
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_servers_that_answer_replace_an_assortment_of_which_one_does_not(size):
+def test_assortments_with_an_unavailable_server_are_replaced(size):
     problem = Problem(4, size, 2, 5, 9, "disjoint", True)
     pairs = list(itertools.product(
         itertools.combinations(range(4), size), itertools.product([True, False], repeat=4)
@@ -43,7 +43,7 @@ def test_servers_that_answer_replace_an_assortment_of_which_one_does_not(size):
 
 
 @pytest.mark.parametrize(("retry", "few"), [("same", None), ("fallback", None), ("same", 1)])
-def test_the_best_answer_is_that_of_a_plain_search(retry, few):
+def test_best_choice_matches_exhaustive_search(retry, few):
     """Who is down comes last, then who was shown more often, then who is worse."""
     problem, draw = Problem(4, 2, 2, 5, 9, "disjoint", True), np.random.default_rng(7)
     utilities = draw.normal(size=(60, 3, 4)).astype(np.float32)
@@ -77,7 +77,7 @@ def test_the_best_answer_is_that_of_a_plain_search(retry, few):
 
 
 @pytest.mark.parametrize("size", cases([1, 2, 3], [2]))
-def test_an_assortment_is_uniform_over_those_of_which_all_servers_answer(size):
+def test_random_assortments_are_uniform_over_available_ones(size):
     """With one server of five down; the fault to see is that the next server takes its share."""
     problem, rounds = Problem(5, size, 2, 5, 9, "disjoint", True), 20_000
     there = jnp.array([True, True, False, True, True])

@@ -72,7 +72,7 @@ def play(policy, servers, departed, valid):
     return jax.tree.map(np.asarray, jax.lax.scan(one, start, feedback)[1])
 
 
-def test_the_sum_is_that_of_pages_test_and_recent_attempts_are_learnt_again():
+def test_statistic_matches_pages_test_and_recent_attempts_are_relearnt():
     draw = np.random.default_rng(4)
     servers, valid = draw.integers(SERVERS, size=200), draw.random(200) < 0.8
     departed = draw.random(200) < CHANCES[servers] - 0.3
@@ -97,7 +97,7 @@ def test_the_sum_is_that_of_pages_test_and_recent_attempts_are_learnt_again():
     assert len(restarts) > 3 and min(restarts) < max(restarts)
 
 
-def test_only_the_last_attempts_are_learnt_again():
+def test_restart_relearns_only_attempts_in_memory():
     """With more attempts since the sum was 0 than there is memory for."""
     policy = RestartingPolicy(policy=Fixed(), threshold=150.0, slack=0.0, burn_in=0.0)
     count = math.floor(150 / CHANCES[1]) + 1
@@ -112,7 +112,7 @@ def test_only_the_last_attempts_are_learnt_again():
     assert learnt[-1] == 101 * MEMORY
 
 
-def test_failures_alone_raise_an_alarm_after_a_known_number():
+def test_consecutive_failures_raise_an_alarm_after_a_known_count():
     """S grows by p - k in each attempt."""
     for server, slack in ((0, 0.1), (1, 0.0), (2, 0.3)):
         policy = RestartingPolicy(policy=Fixed(), threshold=4.0, slack=slack, burn_in=0.0)
@@ -124,7 +124,7 @@ def test_failures_alone_raise_an_alarm_after_a_known_number():
     assert not play(policy, np.zeros(60, int), np.zeros(60, bool), np.ones(60, bool))[1].any()
 
 
-def test_the_rounds_of_the_policy_within_count_from_the_restart():
+def test_inner_policy_counts_rounds_from_the_restart():
     policy = RestartingPolicy(policy=Fixed())
     state = policy.init(observe(jnp.int32(1)).problem, CONTEXTS)._replace(began=jnp.int32(30))
     assert policy.select(None, state, observe(jnp.int32(37))) == 7
@@ -142,7 +142,7 @@ def test_constants_out_of_range_are_rejected(own):
 
 
 @pytest.mark.slow
-def test_without_an_alarm_it_is_acqb_and_with_alarms_it_adapts():
+def test_restarting_policy_equals_acqb_without_alarms_and_adapts_with_them():
     acqb = policies.Acqb(alpha_scale=0.03, c1=0.25)
     source = sources.DriftWrapper(source=sources.Synthetic(), jump_at=500)
     runs = {

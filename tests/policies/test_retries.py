@@ -46,7 +46,7 @@ def attempts(policy, size=1, horizon=60, rate=0.1, seed=0, source=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
+def test_fallback_offers_the_nth_best_llm_at_attempt_n_and_then_restarts(size):
     shown, row = attempts(RouterPolicy(scores=SCORES, retry="fallback"), size)
     assert len(shown) >= 10
     order = np.argsort(-SCORES[row]).tolist()
@@ -63,7 +63,7 @@ def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
 
 
 @pytest.mark.slow
-def test_an_oracle_without_repeats_asks_every_server_before_any_twice():
+def test_oracle_without_repeats_offers_every_llm_before_repeating():
     source = scenarios.routing(SCORES - 30.0)
     shown, row = attempts(OptimalPolicy(retry="fallback"), rate=0.03, source=source)
     assert shown[:10, 0].tolist() == np.argsort(-SCORES[row]).tolist() * 2
@@ -74,14 +74,14 @@ def test_an_oracle_without_repeats_asks_every_server_before_any_twice():
 
 
 @pytest.mark.slow
-def test_without_fallback_the_same_servers_are_shown_again():
+def test_retries_without_fallback_offer_the_same_servers():
     shown, row = attempts(RouterPolicy(scores=SCORES), 2)
     assert {tuple(one) for one in shown.tolist()} == {tuple(sorted(np.argsort(-SCORES[row])[:2]))}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
-def test_random_fallback_shows_every_server_before_any_twice(size):
+def test_random_fallback_offers_every_server_before_repeating(size):
     firsts = set()
     for seed in range(12):
         shown, _ = attempts(RandomRouting(schedule="oldest", retry="fallback"), size, seed=seed)
@@ -93,7 +93,7 @@ def test_random_fallback_shows_every_server_before_any_twice(size):
 
 
 @pytest.mark.slow
-def test_priority_goes_by_the_next_choice():
+def test_joint_schedule_ranks_queries_by_their_next_choice():
     """The query with the best first choice is served once; its second choice is the worst."""
     scores = np.asarray([[9.0, 1.0], [8.0, 7.0]])
     utilities = np.full((2, 2), -30.0)
@@ -121,7 +121,7 @@ def test_priority_goes_by_the_next_choice():
     failed=st.integers(0, 30),
     precision=st.floats(1e-3, 1e3),
 )
-def test_outcomes_make_the_posterior_of_a_beta_distribution(mean, accepted, failed, precision):
+def test_conditioning_on_outcomes_matches_the_beta_posterior(mean, accepted, failed, precision):
     chance = 1.0 / (1.0 + np.exp(-mean))
     a, b = chance * precision + accepted, (1.0 - chance) * precision + failed
     counts = jnp.asarray([float(accepted)]), jnp.asarray([float(failed)])
@@ -129,7 +129,7 @@ def test_outcomes_make_the_posterior_of_a_beta_distribution(mean, accepted, fail
     assert float(after[0]) == pytest.approx(np.log(a / b), rel=1e-4, abs=1e-4)
 
 
-def test_outcomes_leave_what_was_never_shown_and_are_finite_far_out():
+def test_conditioning_keeps_untried_servers_and_stays_finite():
     far, none, some = jnp.asarray([-90.0, 0.0, 90.0]), jnp.zeros(3), jnp.full(3, 4.0)
     np.testing.assert_array_equal(retries.condition_on_outcomes(far, none, none, 1.0), far)
     failed = retries.condition_on_outcomes(far, none, some, 0.1)
@@ -141,7 +141,7 @@ def test_outcomes_leave_what_was_never_shown_and_are_finite_far_out():
 
 
 @pytest.mark.slow
-def test_a_prompt_is_recalled_whoever_asks_it():
+def test_outcomes_of_a_prompt_are_shared_between_queries():
     """Two prompts, each satisfied by one server that the scores put last: found once, kept."""
     good = np.asarray([2, 0])
     utilities = np.full((2, 3), -30.0)
@@ -165,7 +165,7 @@ def test_a_prompt_is_recalled_whoever_asks_it():
             assert answered[first:].all() != repeats
 
 
-def test_only_outcomes_against_nobody_are_tallied():
+def test_tally_skips_rounds_won_by_another_server():
     """K = 2: a round in which the other server was chosen tells nothing of this one."""
     tally = retries.init_tally("recall", make_hopeless().problem(2, 4), jnp.zeros((8, 2)))
     queue = Queue(*(jnp.full(1, value, jnp.int32) for value in (3, 1, 0)))
@@ -182,7 +182,7 @@ def test_only_outcomes_against_nobody_are_tallied():
     assert tally.accepted.sum() == 1 and tally.failed.sum() == 4
 
 
-def test_a_cache_prefers_who_satisfied_the_prompt_once_however_often_it_failed():
+def test_cache_prefers_an_accepted_llm_despite_later_failures():
     accepted = np.array([[0, 1, 0], [2, 0, 0]], np.float32)
     failed = np.array([[0, 5, 0], [0, 0, 3]], np.float32)
     tally = retries.Tally(jnp.asarray(accepted), jnp.asarray(failed), jnp.asarray([0, 1, 0]))
@@ -192,7 +192,7 @@ def test_a_cache_prefers_who_satisfied_the_prompt_once_however_often_it_failed()
     np.testing.assert_allclose(made, utilities + retries.CACHED * np.array([[0, 1, 0], [1, 0, 0]]))
 
 
-def test_equal_embeddings_are_one_place_and_others_are_not():
+def test_only_equal_embeddings_share_an_index():
     places = jax.jit(retries.find_first_equal_row)
     rows = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
     rows = rows[[4, 1, 4, 0, 1, 4, 6, 5]]
@@ -206,7 +206,7 @@ def test_equal_embeddings_are_one_place_and_others_are_not():
 
 
 @pytest.mark.slow
-def test_a_cache_asks_first_who_answered_the_prompt_and_then_falls_back():
+def test_cache_offers_the_accepted_llm_first_and_then_falls_back():
     """The server that answered is put first; where it fails, the best not yet shown is next."""
     utilities = np.full((1, 3), -30.0)
     utilities[0, 2] = 30.0
@@ -232,7 +232,7 @@ def pick_by_rule(utilities, shown, size):
     return picks, np.log(np.sum(np.exp(np.asarray(utilities, float)[picks])))
 
 
-def test_many_queries_each_get_their_own_picks():
+def test_batched_picks_match_the_rule_per_query():
     draw = np.random.default_rng(3)
     utilities, shown = draw.normal(size=(2, 3, 4)), draw.integers(3, size=(2, 3, 4))
     picks, score = pick_both(jnp.asarray(utilities), jnp.asarray(shown), 2)
@@ -245,7 +245,7 @@ def test_many_queries_each_get_their_own_picks():
 @pytest.mark.slow
 @QUICK
 @given(st.data())
-def test_next_picks_are_the_least_shown_and_then_the_best(data):
+def test_next_picks_are_the_least_offered_and_then_the_best(data):
     # Few sizes, each compiled once; the last one is past where sums are written out.
     servers = data.draw(st.sampled_from([1, 2, 5, 12, 20]))
     size = data.draw(st.integers(1, min(4, servers)))
@@ -258,7 +258,7 @@ def test_next_picks_are_the_least_shown_and_then_the_best(data):
 
 
 @pytest.mark.slow
-def test_acqb_leaves_out_what_was_shown_while_others_remain():
+def test_acqb_with_fallback_offers_untried_servers_first():
     settings_ = {"c1": 0.0, "alpha_scale": 0.5}
     shown, _ = attempts(Acqb(retry="fallback", **settings_), 1, horizon=90)
     assert len(shown) >= 10
@@ -266,7 +266,7 @@ def test_acqb_leaves_out_what_was_shown_while_others_remain():
 
 
 @pytest.mark.slow
-def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
+def test_posterior_retry_spans_the_paper_and_fallback_by_precision():
     chosen = {
         "same": RouterPolicy(scores=SCORES),
         "sure": RouterPolicy(scores=SCORES, retry="posterior", precision=1e9),
@@ -278,7 +278,7 @@ def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
 
 
 @pytest.mark.slow
-def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
+def test_offer_counts_are_stored_only_for_policies_that_need_them():
     source = make_hopeless()
     problem = source.problem(1, 8)
     instance = jax.tree.map(
@@ -308,6 +308,6 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
         (Acqb(offset=np.zeros((8, 5)), estimator="running"), "offset needs estimator=newton_cg"),
     ],
 )
-def test_bad_settings_are_refused_in_a_sentence(policy, message):
+def test_invalid_retry_settings_are_rejected_in_one_sentence(policy, message):
     with pytest.raises(ValueError, match=message):
         policy.check(make_hopeless().problem(1, 8))

@@ -78,7 +78,7 @@ def test_only_the_optimal_policy_needs_the_true_utilities_and_only_retry_rules_t
     assert not read_needs(Acqb()).smaller_assortments
 
 
-def test_an_estimator_is_chosen_by_what_it_can_do():
+def test_auto_estimator_is_chosen_by_problem_shape():
     small = PROBLEM._replace(pooled=False)
     large = PROBLEM._replace(dim=60)
     assert loss_model.depth(small) and not loss_model.depth(large)
@@ -101,7 +101,7 @@ def test_an_estimator_is_chosen_by_what_it_can_do():
             estimation.choose_belief("newton_cg", problem)
 
 
-def test_second_derivatives_are_cached_up_to_a_number():
+def test_number_of_cached_second_derivatives_is_bounded():
     sizes = {}
     for size, parameters in ((1, "disjoint"), (2, "disjoint"), (3, "disjoint"), (3, "shared")):
         problem = PROBLEM._replace(assortment_size=size, parameters=parameters)
@@ -122,7 +122,7 @@ def observe(features):
 
 
 @pytest.mark.slow
-def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
+def test_policies_decide_and_learn_on_the_contexts_of_their_view():
     table = np.random.default_rng(0).normal(size=(5, 4))
     own = np.arange(15.0).reshape(5, 3)
     seen = observe(jnp.asarray(table[[2, 0]]))
@@ -151,7 +151,7 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
         ContextWrapper(policy=Acqb(c1=-1), view=Intercept()).check(PROBLEM)
 
 
-def test_an_intercept_takes_its_share_of_the_squared_length():
+def test_intercept_has_its_share_of_the_squared_norm():
     unit = np.array([[0.6, 0.8], [0.0, -1.0]], np.float32)
     shown = np.asarray(Intercept(share=0.2).transform(jnp.asarray(unit)))
     np.testing.assert_allclose(np.sum(shown**2, axis=1), 1, rtol=1e-6)
@@ -175,7 +175,7 @@ def test_a_router_looks_up_the_prompt_or_the_row_of_the_run(by, server):
 
 
 @pytest.mark.parametrize("mine", [Acqb(), RandomRouting(retry="fallback")], ids=["acqb", "random"])
-def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatch):
+def test_inner_policies_receive_the_view_in_every_method(mine, monkeypatch):
     """It begins, selects and learns on contexts of the view's dimension."""
     asked, view = [], Intercept()
     kind = type(mine)
@@ -216,7 +216,7 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
         (Intercept(share=-0.1), PROBLEM, r"share=-0.1 must be a number in \[0, 1\]"),
     ],
 )
-def test_a_view_that_does_not_fit_is_refused(view, problem, error_text):
+def test_views_of_wrong_shape_are_rejected(view, problem, error_text):
     with pytest.raises(ValueError, match=error_text):
         view.check(problem)
 
@@ -245,7 +245,7 @@ def wrappers():
                 yield getattr(importlib.import_module(name), node.name)
 
 
-def test_every_wrapper_passes_on_the_needs_of_the_policy_within():
+def test_wrappers_pass_on_the_needs_of_the_inner_policy():
     found = set(wrappers())
     assert {ContextWrapper, IsolatedPolicy, Probe} <= found
     other = Needs(*(not default for default in Needs()))
@@ -262,7 +262,7 @@ def test_every_wrapper_passes_on_the_needs_of_the_policy_within():
         assert read_needs(wrapper(policy=object(), **others)) == Needs(), wrapper
 
 
-def test_more_samples_than_a_program_can_contain_are_refused():
+def test_excessive_sample_counts_are_rejected():
     problem = Problem(5, 1, 5, 100, 100, "disjoint", False)
     with pytest.raises(ValueError, match="at most 4,096 can be compiled: at most num_samples=819"):
         Acqb(alpha_scale=0.3, c1=0.25, num_samples=820).check(problem)
@@ -285,6 +285,6 @@ def test_more_samples_than_a_program_can_contain_are_refused():
         (Synthetic, {"parameters": "both"}, "both must be one of disjoint, shared"),
     ],
 )
-def test_an_unknown_word_raises_where_the_object_is_made(kind, setting, message):
+def test_unknown_options_raise_at_construction(kind, setting, message):
     with pytest.raises(ValueError, match=f"{[*setting][-1]}={message}"):
         kind(**setting)
