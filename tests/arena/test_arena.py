@@ -191,7 +191,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_there_are_tasks_and_each_states_what_it_tests():
+def test_arena_tasks_are_listed_with_descriptions():
     assert 12 <= len(TASKS) <= 16
     message = run_command("arena", "tasks").stdout
     for task in list_tasks():
@@ -201,7 +201,7 @@ def test_there_are_tasks_and_each_states_what_it_tests():
         assert len(task.description.split()) > 15 and task.version >= 1
 
 
-def test_a_task_of_the_current_folder_runs_only_if_it_is_named(tmp_path, monkeypatch):
+def test_user_defined_tasks_run_only_on_request(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "conf" / "arena"
     folder.mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_a_task_of_the_current_folder_runs_only_if_it_is_named(tmp_path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
-def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
+def test_tasks_compose_to_one_grid_point_on_tuning_seeds(name):
     config = compose_config(f"arena={name}")
     (point,) = grid.compose(config)
     assert config.name == name and point.config.first_seed == 1_000_000
@@ -227,7 +227,7 @@ def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
 
 
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
-def test_the_board_that_comes_has_each_task_as_it_is(name):
+def test_shipped_board_matches_the_current_tasks(name):
     note, rows = boards.read_board().notes[name], boards.read_board().rows.filter(task=name)
     task, config = select_tasks([name])[0], compose_config(f"arena={name}")
     assert note["version"] == task.version, "what was raised is run again"
@@ -240,7 +240,7 @@ def test_the_board_that_comes_has_each_task_as_it_is(name):
     )
 
 
-def test_a_first_look_leaves_the_reported_seeds_alone():
+def test_tuning_seeds_are_used_unless_all_seeds_run():
     for words, tuning in (
         ([], False), (["seeds=5"], True), (["seeds=5", "tuning=false"], False),
         (["tuning=true"], True), (["rounds=0.1"], False),
@@ -249,7 +249,7 @@ def test_a_first_look_leaves_the_reported_seeds_alone():
         assert request.tuning == tuning and request.folder.name == f"acqb{'_tuning' * tuning}"
 
 
-def test_a_task_has_at_least_eighteen_contestants():
+def test_tasks_compare_at_least_18_policies():
     for base in ("_base", "_prompts"):
         defaults = yaml.safe_load((CONF / "arena" / f"{base}.yaml").read_text())["defaults"]
         (labels,) = (one["override /policy"] for one in defaults if "override /policy" in one)
@@ -288,14 +288,14 @@ def test_a_task_has_at_least_eighteen_contestants():
         (["show", "tasks=paper"], "error: tasks=paper is unknown here; choose from out="),
     ],
 )
-def test_wrong_words_get_one_sentence(words, message, folder):
+def test_invalid_arena_arguments_are_rejected_in_one_sentence(words, message, folder):
     error = refusal_of(words, "arena")
     assert message in error and len(error.splitlines()) == 1
     assert not (folder / "arena").exists()
 
 
 @pytest.mark.slow
-def test_a_policy_enters_again_and_is_verified(folder):
+def test_entry_resumes_and_is_verified(folder):
     words = ("policy=my_policy.py:Mine", "tasks=paper,impatient", *TINY)
     done = run_command("arena", *words)
     assert done.returncode == 0, done.stderr
@@ -388,7 +388,7 @@ def _check_edits_are_refused(place):
 
 
 @pytest.mark.slow
-def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
+def test_unsupported_tasks_of_a_policy_are_skipped(folder):
     done = run_command("arena", "policy=my_policy.py:Single", "tasks=paper,pairs", *TINY)
     assert done.returncode == 3
     assert "pairs left out: Single answers with one LLM: K must be 1" in done.stdout
@@ -408,7 +408,7 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
         ("Twice", "distinct"),
     ],
 )
-def test_who_cheats_does_not_enter(name, message, folder):
+def test_cheating_policies_are_rejected_at_entry(name, message, folder):
     error = refusal_of([f"policy=my_policy.py:{name}", "tasks=paper", *TINY], "arena")
     assert message in error, error
     assert not (folder / "arena" / name).exists()
@@ -422,7 +422,7 @@ def test_who_cheats_does_not_enter(name, message, folder):
         ("PeeksUnchecked", "policy PeeksUnchecked: queue_length differs when it is run again"),
     ],
 )
-def test_who_cheats_where_the_checks_of_an_entry_do_not_look_is_found_out(name, message, folder):
+def test_verification_detects_cheating_that_entry_checks_miss(name, message, folder):
     words = ("tasks=paper", "seeds=3", "rounds=0.05", "tuning=false")
     done = run_command("arena", f"policy=my_policy.py:{name}", *words)
     assert done.returncode == 0, done.stderr
@@ -433,7 +433,7 @@ def test_who_cheats_where_the_checks_of_an_entry_do_not_look_is_found_out(name, 
 
 
 @pytest.mark.slow
-def test_who_knows_the_seed_is_found_out(folder):
+def test_verification_detects_a_policy_that_knows_the_seed(folder):
     words = ("tasks=paper", "seeds=4", "rounds=0.1", "tuning=false")
     done = run_command("arena", "policy=my_policy.py:Knows", *words)
     assert done.returncode == 0, done.stderr
@@ -445,7 +445,7 @@ def test_who_knows_the_seed_is_found_out(folder):
 
 
 @pytest.mark.slow
-def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(folder, monkeypatch):
+def test_shipped_rows_are_matched_by_cache_key_or_identical_draws(folder, monkeypatch):
     board = folder / "kept"
     monkeypatch.setattr(boards, "SHIPPED", board)
     done = run_command("arena", "board", "tasks=paper", "rounds=0.01")

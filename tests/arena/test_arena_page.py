@@ -45,7 +45,7 @@ def written(tmp_path_factory):
     return folder / "index.html"
 
 
-def test_the_page_ranks_the_policies(written):
+def test_arena_page_ranks_the_policies(written):
     text = written.read_text()
     assert "src=" not in text.replace('src="data:', "") and "://" not in text
     assert "Mine: 4th of 4 over all tasks" in text and text.count("<td>4th of 4</td>") >= len(TASKS)
@@ -72,7 +72,7 @@ def shown(tmp_path_factory):
     return folder / "shown" / "index.html"
 
 
-def test_the_board_that_comes_is_shown(shown):
+def test_page_shows_the_shipped_board(shown):
     text, known = shown.read_text(), boards.read_board()
     assert text.count("<h3 id=") == len(known.notes) and text.count("<img ") == 1
     assert "The task tests what a policy does with a retrial." in text, "what a task's file says"
@@ -82,7 +82,7 @@ def test_the_board_that_comes_is_shown(shown):
 
 @pytest.mark.parametrize("width", [400, 1600])
 @pytest.mark.parametrize("which", ["written", "shown"])
-def test_the_page_fits_a_screen(which, width, request):
+def test_arena_page_fits_the_screen_width(which, width, request):
     written = request.getfixturevalue(which)
     webdriver = pytest.importorskip("selenium.webdriver")
     binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -120,5 +120,5 @@ def test_the_page_fits_a_screen(which, width, request):
         ((0.00234, 0.0021, 0.0026), "0.0023 [0.0021, 0.0026]"),
     ],
 )
-def test_a_number_stands_with_its_interval(ends, message):
+def test_numbers_are_printed_with_their_interval(ends, message):
     assert format_interval(ends) == message

@@ -27,7 +27,7 @@ def point():
     )  # fmt: skip
 
 
-def test_a_runs_gap_is_how_many_fewer_were_satisfied_on_average_over_rounds():
+def test_gap_of_a_run_is_the_mean_departure_difference_to_the_oracle():
     rows = board.tabulate_point(point(), "a")
     assert rows.columns == list(board.SCHEMA) and {*rows["task"]} == {"a"}
     assert rows["policy"].to_list() == [OPTIMAL] * 2 + ["x"] * 2
@@ -45,7 +45,7 @@ def test_a_runs_gap_is_how_many_fewer_were_satisfied_on_average_over_rounds():
 NOTES = {"a": {"content": "c", "policies": {"x": "1", "y": "2", "z": "3"}}}
 
 
-def test_results_with_todays_cache_keys_are_known():
+def test_stored_results_are_found_by_cache_key():
     stored = Board(pl.DataFrame(schema=board.SCHEMA), NOTES)
     now = {"x": "1", "y": "0", "new": "1"}
     assert board.find_known(stored, "a", "c", now) == {"x"}
@@ -67,7 +67,7 @@ def rows(policies, seeds, queue=1.0):
 
 
 @pytest.mark.parametrize("queue", [1.0, 2.0])
-def test_rows_of_the_board_are_comparable_by_their_key_or_by_the_same_draws(queue):
+def test_board_rows_are_comparable_by_cache_key_or_identical_draws(queue):
     """Those of another key only if the oracle has the same numbers at every seed."""
     stored = Board(rows([OPTIMAL, "x", "y", "z"], (4, 7, 9)), NOTES)
     run = rows([OPTIMAL, "z"], SEEDS).with_columns(

@@ -18,7 +18,7 @@ def rows(gaps):
     ])  # fmt: skip
 
 
-def test_the_interquartile_mean_is_rliables():
+def test_interquartile_mean_matches_rliable():
     # Their tests/rliable/metrics_test.py: runs by tasks, and what comes out.
     for runs, value in (([[1, 2], [2, 2], [1, 1], [2, 1]], 1.5), ([[1, 1], [2, 2], [3, 3]], 2)):
         assert scores.iqm(np.array(runs, float)) == value
@@ -30,7 +30,7 @@ def test_the_interquartile_mean_is_rliables():
     np.testing.assert_allclose(scores.iqm(both), [theirs, theirs + 1])
 
 
-def test_the_bootstrap_draws_the_runs_of_each_task_by_themselves():
+def test_bootstrap_resamples_runs_within_each_task():
     # Within a task all runs are equal: resampling them changes nothing, mixing tasks would.
     equal = np.tile([0.0, 1.0], (10, 1))
     low, high = scores.bootstrap(equal, lambda runs: runs.mean(axis=(-2, -1)))
@@ -44,7 +44,7 @@ def test_the_bootstrap_draws_the_runs_of_each_task_by_themselves():
     np.testing.assert_allclose(high - low, 2 * 1.96 * error, rtol=0.06)
 
 
-def test_holm_steps_down_and_stops():
+def test_holm_correction_steps_down():
     # Holm (1979): .005 <= .05 / 4 and .01 <= .05 / 3, but .03 > .05 / 2, and then no other.
     assert scores.holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
     assert scores.holm([0.02, 0.04]) == [True, True]
@@ -52,7 +52,7 @@ def test_holm_steps_down_and_stops():
     assert scores.holm([]) == []
 
 
-def test_a_paired_test_is_of_signed_ranks():
+def test_paired_test_is_the_wilcoxon_signed_rank_test():
     # 2^n signs are equally likely: all of n differences on one side have p = 2 / 2^n.
     assert scores.paired_p(np.arange(1.0, 11.0)) == pytest.approx(2 / 2**10)
     # 29 of 30 seeds decide, however large the gap of the last one is.
@@ -86,7 +86,7 @@ def test_random_routing_scores_zero_and_the_oracle_one():
     assert no_gap["score"].null_count() == 4
 
 
-def test_means_and_gaps_have_students_interval():
+def test_means_and_gaps_have_student_t_intervals():
     made = rows({"a": {"x": [1, 2, 6], "y": [2, 4, 9]}})
     (one,) = scores.average(made.filter(policy="x"), ["gap"]).to_dicts()
     ends = scipy.stats.t.interval(0.95, 2, 3.0, scipy.stats.sem([1, 2, 6]))
@@ -112,7 +112,7 @@ def test_policies_that_do_not_differ_significantly_share_a_group():
     }  # fmt: skip
 
 
-def test_holms_correction_counts_every_policy_of_the_task():
+def test_holm_correction_counts_every_policy_of_the_task():
     """p = .03 is not significant if ten policies are compared with the best."""
     # Seven differences, all above 0 but the least: p = 4 / 2^7.
     one = {"x": np.zeros(7), "y": np.array([-1.0, 2, 3, 4, 5, 6, 7])}
@@ -128,7 +128,7 @@ def test_holms_correction_counts_every_policy_of_the_task():
     assert groups_of({"random": np.arange(90.0, 97)} | many) == {1}
 
 
-def test_a_policy_that_did_not_run_everywhere_is_in_no_mean_over_tasks():
+def test_means_over_tasks_exclude_policies_with_missing_tasks():
     made = scores.add_scores(rows({
         "a": {"random": [8, 12], "x": [1, 3], "z": [0, 0]}, "b": {"random": [4, 4], "x": [2, 2]},
     }))  # fmt: skip

@@ -85,7 +85,7 @@ def test_every_section_has_its_columns_and_positive_numbers(report):
 
 
 @pytest.mark.slow
-def test_ratios_are_of_the_fastest_batch_and_of_both_loops(report):
+def test_speedups_compare_the_fastest_batch_with_both_numpy_loops(report):
     best = max(row["rounds_a_second"] for row in report["sections"]["throughput"])
     rows = report["sections"]["numpy"]
     assert [row["loop"] for row in rows] == ["lean loop", "reference"]
@@ -94,7 +94,7 @@ def test_ratios_are_of_the_fastest_batch_and_of_both_loops(report):
 
 
 @pytest.mark.slow
-def test_json_and_tables(report, tmp_path):
+def test_reports_round_trip_through_json_and_tables(report, tmp_path):
     path = tmp_path / "deep" / "report.json"
     bench.save(report, path)
     assert bench.load(path) == json.loads(json.dumps(report))
@@ -115,12 +115,12 @@ def test_json_and_tables(report, tmp_path):
         bench.load(path)
 
 
-def test_an_unknown_section_is_refused():
+def test_unknown_benchmark_sections_are_rejected():
     with pytest.raises(ValueError, match="section speed is unknown; choose from start"):
         bench.run(only=["speed"])
 
 
-def test_the_clock_counts_rounds_and_keeps_waiting_out():
+def test_clock_counts_rounds_and_excludes_idle_time():
     clock = Clock()
     clock.set_activity("compiling", "a")
     time.sleep(0.02)
@@ -135,7 +135,7 @@ def test_the_clock_counts_rounds_and_keeps_waiting_out():
     assert second.rounds == 12 and 0.03 <= second.seconds < 0.2 + first.seconds
 
 
-def test_overflowing_runs_are_counted_as_repeated_and_lower_the_whole_speed():
+def test_repeated_runs_lower_the_measured_speed():
     span = measure.Span
     spans = [
         span("compiling", "acqb", 3.0, 0),
@@ -154,7 +154,7 @@ def test_overflowing_runs_are_counted_as_repeated_and_lower_the_whole_speed():
 
 
 @pytest.mark.slow
-def test_a_sweep_is_measured_in_whole_chunks():
+def test_sweeps_are_timed_in_whole_chunks():
     spans = measure.listen(tiny(chunks=3))
     ours = [span for span in spans if span.label == "acqb"]
     full = 2 * len(jax.devices()) * 20
@@ -166,7 +166,7 @@ def test_a_sweep_is_measured_in_whole_chunks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
+def test_lean_loop_reproduces_decisions_of_the_reference(size):
     constants = {"kappa": 1.2, "lambda0": 0.8, "alpha_scale": 0.4, "c1": 0.9}
     run = numpy_loop.record(Synthetic(), size, 0.7, 150, seed=size, **constants)
     ours, learner = numpy_loop.play(*run)
@@ -180,7 +180,7 @@ def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
     np.testing.assert_allclose(learner.theta, theirs.theta[-1], atol=1e-6)
 
 
-def test_every_kind_and_every_recorder_has_its_cost():
+def test_costs_cover_every_model_and_recorder():
     every = costs.list_cases()
     named = {one.record for one in every if one.record}
     assert named == {(name,) for name in OPTIONAL}
@@ -194,7 +194,7 @@ def test_every_kind_and_every_recorder_has_its_cost():
         assert problem.num_servers == 5 and problem.has_costs >= ("dollars" in one.record)
 
 
-def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):
+def test_cost_is_the_median_ratio_to_the_surrounding_baselines(monkeypatch):
     """The machine slows down: costs of a half and of zero, at three repeats."""
     clock = iter([1.0, 1.5, 1.0, 1.0, 1.0] + [3.0, 6.0, 5.0, 6.0, 7.0] + [7.0, 12.0, 9.0, 9.0, 9.0])
     monkeypatch.setattr(costs, "_timer", lambda one, label, horizon: lambda: next(clock))
@@ -218,7 +218,7 @@ def ours(monkeypatch):
     monkeypatch.setattr(peers, "measure", fake_measure)
 
 
-def test_a_peer_and_ours_have_a_row_side_by_side(ours, monkeypatch):
+def test_peer_rows_pair_the_peer_with_this_package(ours, monkeypatch):
     played = []
     for pair in peers.PAIRS:
         pytest.importorskip(pair.package)
@@ -240,14 +240,14 @@ def test_a_peer_and_ours_have_a_row_side_by_side(ours, monkeypatch):
     assert played == [(100, 1)] * 6 + [(100, whole)] * 2 + [(100, 1)] * 2
 
 
-def test_a_peer_that_is_not_installed_is_left_out_with_what_brings_it(ours, monkeypatch):
+def test_missing_peers_are_skipped_with_the_install_command(ours, monkeypatch):
     monkeypatch.setattr(peers, "PAIRS", [peers.PAIRS[0]._replace(package="nowhere")])
     lines = []
     assert list(peers.rows(True, lines.append)) == []
     assert lines == ['nowhere is not measured: install it by pip install -e ".[peers]"']
 
 
-def test_a_peer_is_timed_by_the_median_without_the_first(monkeypatch):
+def test_peers_are_timed_by_the_median_after_a_warm_up(monkeypatch):
     clock = iter([0.0, 9.0, 9.0, 10.0, 10.0, 12.0, 12.0, 16.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     pair = peers.PAIRS[0]._replace(prepare=lambda case, runs: lambda: None)
@@ -256,7 +256,7 @@ def test_a_peer_is_timed_by_the_median_without_the_first(monkeypatch):
 
 
 @pytest.mark.slow
-def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
+def test_coba_learner_is_a_ridge_regression_per_llm_on_the_same_contexts():
     """`Linear` has the same estimates, and the answers are those of a user."""
     pytest.importorskip("coba")
     from coba import LinTSLearner, SequentialCB
@@ -278,7 +278,7 @@ def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
 
 
 @pytest.mark.slow
-def test_ciws_queue_has_the_known_mean():
+def test_mean_queue_of_ciw_matches_the_closed_form():
     rate = peers.GEO.rate(peers.LOAD)
     means = [
         mean_queue(peers.ciw_records(seed, rate, known_queues.M, 2400), 400, 2000)
@@ -288,7 +288,7 @@ def test_ciws_queue_has_the_known_mean():
 
 
 @pytest.mark.slow
-def test_a_plain_scan_has_the_rounds_of_a_sweep():
+def test_plain_scan_reproduces_a_sweep():
     case = Case("", {"random": cases.BASELINES["random"]}, Synthetic(), horizon=40, capacity=64)
     data = sweep(
         case.policies, case.source, arrival_rate=[0.7], num_seeds=len(jax.devices()), horizon=40,
@@ -299,7 +299,7 @@ def test_a_plain_scan_has_the_rounds_of_a_sweep():
 
 
 @pytest.mark.slow
-def test_widths_are_powers_of_four_within_memory():
+def test_batch_widths_are_powers_of_four_within_memory():
     for case in cases.problems(quick=False).values():
         widths = cases.widths(case, quick=False)
         powers = range(9) if case.assortment_size == 1 else (0, 1, 3, 4)
@@ -310,7 +310,7 @@ def test_widths_are_powers_of_four_within_memory():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["disjoint", "shared"])
-def test_a_round_of_one_run_copies_nothing_that_grows_with_its_horizon(parameters):
+def test_single_run_copies_no_arrays_of_horizon_size(parameters):
     case = cases.acqb("", Synthetic(parameters=parameters), horizon=100_000, batch=1, num_devices=1)
     group = case.group("acqb")
     shape = batches.SweepPlan((), (group,), 1, tuple(case.devices), 0).program_spec(

@@ -97,7 +97,7 @@ def faults(loop: hlo.Loop, most: Most, width: int, turns: int = 1) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "label"), LIMITS)
-def test_a_round_stays_on_the_device_and_within_its_kernels_and_bytes(name, label):
+def test_compiled_rounds_stay_on_the_gpu_within_limits_of_kernels_and_bytes(name, label):
     printed = child("-c", ALONE, name, label)
     program = Compiled(**json.loads(printed.splitlines()[-1]))
     (rounds,) = program.record.loops
@@ -139,7 +139,7 @@ for fault in (plain, copied, one_by_one, in_turns):
 
 # A callback to the host is no fault to look for: no program with one compiles without a device.
 @pytest.mark.slow
-def test_every_fault_is_seen_in_a_compiled_program():
+def test_planted_faults_are_detected_in_compiled_programs():
     programs = {}
     for part in child("-c", PLANTED).split("PROGRAM ")[1:]:
         name, text = part.split("\n", 1)
@@ -211,7 +211,7 @@ backend_config={"known_trip_count":{"n":"7"}}
 """
 
 
-def test_kernels_and_bytes_are_counted_as_what_they_touch():
+def test_kernel_bytes_count_reads_and_writes():
     (loop,) = hlo.loops(TEXT)
     by_name = {kernel.name: kernel for kernel in loop.kernels}
     assert loop.turns == 7 and list(by_name) == ["read", "written", "f"]
@@ -239,7 +239,7 @@ def test_kernels_and_bytes_are_counted_as_what_they_touch():
          "custom-call xla_ffi_python_gpu_callback f32[1]{0}"),
     ],
 )  # fmt: skip
-def test_what_goes_through_the_host_is_seen(operation, expected):
+def test_transfers_through_the_host_are_detected(operation, expected):
     most = Most(10, 1e6, (1, 1e6), 4001)
     line = (
         '  %f = (f32[10,10]{1,0}, s8[64]{0}) custom-call(%v), custom_call_target="cusolver_syevd"\n'
@@ -262,7 +262,7 @@ def test_without_the_compiler_the_command_fails_with_a_reason(monkeypatch, capsy
         compile_for_gpu.make_devices(compile_for_gpu.H100)
 
 
-def test_the_model_is_kernels_and_bytes():
+def test_time_model_combines_kernel_launches_and_bytes():
     target = compile_for_gpu.H100
     assert compile_for_gpu.round_seconds(10, 0, target) == pytest.approx(22e-6)
     assert compile_for_gpu.round_seconds(0, 0.85 * 3.35e12, target) == pytest.approx(1.0)

@@ -29,7 +29,7 @@ SCRIPTS = sorted(
 )
 
 
-def test_every_command_has_a_thin_script_and_a_line_in_the_list(monkeypatch, capsys):
+def test_commands_have_a_script_and_a_line_in_the_list(monkeypatch, capsys):
     modules = (REPOSITORY / "cqbjax" / "cli").glob("[!_]*.py")
     assert sorted(console.COMMANDS) == SCRIPTS == sorted(path.stem for path in modules)
     monkeypatch.setattr(sys, "argv", ["cqbjax"])
@@ -44,7 +44,7 @@ def test_every_command_has_a_thin_script_and_a_line_in_the_list(monkeypatch, cap
         assert len(text.splitlines()) == (12 if name in BESIDE else 6)
 
 
-def test_a_word_that_is_no_command_is_refused_and_those_there_are_named(monkeypatch, capsys):
+def test_unknown_commands_are_rejected_with_a_suggestion(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["cqbjax", "rnu", "experiment=synthetic"])
     with pytest.raises(SystemExit) as stopped:
         console.main()
@@ -68,7 +68,7 @@ def console_output(monkeypatch, capsys):
     return call
 
 
-def test_the_module_is_the_command():
+def test_python_m_cqbjax_runs_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "cqbjax", "--version"], capture_output=True, text=True, timeout=60
     )
@@ -76,7 +76,7 @@ def test_the_module_is_the_command():
     assert done.stdout == f"cqbjax {cqbjax.__version__}\n"
 
 
-def test_help_and_version_are_found_however_they_are_asked_for(console_output):
+def test_help_and_version_accept_every_spelling(console_output):
     assert console_output("--version") == f"cqbjax {cqbjax.__version__}\n"
     assert console_output("help") == console_output() == console_output("-h")
     assert console_output("help", "prepare-data") == console_output("prepare_data", "--help")
@@ -102,7 +102,7 @@ def test_help_of_run_fits_a_screen_and_names_all_keys_and_groups(console_output)
 
 
 @pytest.mark.parametrize("words", cases(["-h", "run --cfg job"], ["-h"]))
-def test_output_that_is_no_longer_read_is_no_error(words):
+def test_closed_output_pipes_cause_no_traceback(words):
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "cqbjax", *words.split()],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -120,15 +120,13 @@ SIMILAR = {
 
 
 @pytest.mark.parametrize("word", cases(SIMILAR, ["num_sed=3"]))
-def test_a_wrong_name_is_answered_with_similar_ones(word):
+def test_misspelled_names_get_suggestions(word):
     assert refusal_of([word]).startswith(f"error: {SIMILAR[word]}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "replacement"), console.RETIRED.items())
-def test_a_retired_command_is_a_sentence_that_names_what_to_use(
-    name, replacement, monkeypatch, capsys
-):
+def test_retired_commands_name_their_replacement(name, replacement, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["cqbjax", name, "experiment=synthetic"])
     with pytest.raises(SystemExit) as stopped:
         console.main()
@@ -147,7 +145,7 @@ COMMANDS = ("run", "prepare_data")
 
 
 @pytest.mark.parametrize("name", cases(COMMANDS, ["run"]))
-def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
+def test_unknown_keys_are_rejected_by_every_hydra_command(name):
     error_text = refusal_of(["nokey=1"], name)
     assert error_text.startswith("error: nokey is no key; choose from ")
     assert ("batch_size" if name == "prepare_data" else "arrival_rate") in error_text
@@ -207,7 +205,9 @@ QUICK = (
         for one in WRONG_INPUT
     ],
 )
-def test_wrong_input_is_a_sentence_in_every_command(name, words, error_text, tmp_path, monkeypatch):
+def test_invalid_input_is_rejected_in_one_sentence_by_every_command(
+    name, words, error_text, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     message = refusal_of(words, name)
     assert message.startswith(error_text) and len(message.splitlines()) == 1
@@ -215,7 +215,7 @@ def test_wrong_input_is_a_sentence_in_every_command(name, words, error_text, tmp
 
 
 @pytest.mark.parametrize("name", ["", "/abs", "a/b", "a\\b", ".hidden", 3, ["a", "b"], " a", None])
-def test_what_can_name_no_file_is_no_name(name):
+def test_names_must_be_valid_file_names(name):
     with pytest.raises(ValueError, match="name=.* must be a word that can name a file"):
         validation.validate_name(name)
 
@@ -227,7 +227,7 @@ NAMED = [*(("run", name) for name in NAMES), *((command, "../escape") for comman
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", NAMED, ids="-".join)
-def test_a_name_cannot_leave_the_folder_of_results(named, tmp_path, monkeypatch):
+def test_names_with_path_separators_are_rejected(named, tmp_path, monkeypatch):
     command, name = named
     monkeypatch.chdir(tmp_path)
     words = ["dataset=compact"] if command == "prepare_data" else []
@@ -239,7 +239,7 @@ def test_a_name_cannot_leave_the_folder_of_results(named, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-def test_another_error_is_no_sentence_and_a_sentence_can_be_a_traceback(monkeypatch):
+def test_unexpected_errors_and_debug_mode_show_tracebacks(monkeypatch):
     with pytest.raises(ZeroDivisionError), report_errors():
         print(1 / 0)
     monkeypatch.setenv("CQBJAX_TRACEBACK", "1")
@@ -247,7 +247,7 @@ def test_another_error_is_no_sentence_and_a_sentence_can_be_a_traceback(monkeypa
         raise ValueError("as it is")
 
 
-def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypatch):
+def test_invalid_yaml_of_the_user_is_reported_with_file_and_line(tmp_path, monkeypatch):
     own = tmp_path / "conf" / "policy" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  epsilon: [0.1\n")
@@ -257,7 +257,7 @@ def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_path, monkeypatch):
+def test_user_defined_choices_are_found_and_must_not_shadow_shipped_ones(tmp_path, monkeypatch):
     own = tmp_path / "conf" / "policy" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  _target_: nowhere.Mine\n")
@@ -278,7 +278,7 @@ KEYS = ("name", "K", "alpha_scale", "source.success", "data_dir", "dataset", "so
 
 
 @pytest.mark.slow
-def test_a_key_keeps_its_meaning_whatever_the_users_own_conf_holds(tmp_path, monkeypatch):
+def test_folders_in_the_users_conf_do_not_change_the_meaning_of_keys(tmp_path, monkeypatch):
     for key in KEYS:
         (tmp_path / "conf" / key).mkdir(parents=True)
         (tmp_path / "conf" / key / "mine.yaml").write_text("a: 1\n")
@@ -303,12 +303,12 @@ ODD_NAMES = (
 )  # fmt: skip
 
 
-def test_a_folder_of_any_name_can_be_handed_to_a_study():
+def test_folders_with_unusual_names_can_be_quoted():
     for name in ODD_NAMES:
         assert compose_config(quote("results_dir", name)).results_dir == name
 
 
-def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path, capsys):
+def test_unusable_files_are_reported_with_the_key_of_their_folder(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     for folder, key in ((tmp_path / "file", "data_dir="), (tmp_path / "other", "")):
         folders = {"cache_dir": "None", "data_dir": str(folder)}
@@ -319,7 +319,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path
 
 
 @pytest.mark.parametrize("name", ["run", "report"])
-def test_a_current_folder_that_is_gone_is_a_sentence(name, tmp_path, monkeypatch):
+def test_deleted_current_folder_is_reported(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gone").mkdir()
     os.chdir("gone")
@@ -329,13 +329,13 @@ def test_a_current_folder_that_is_gone_is_a_sentence(name, tmp_path, monkeypatch
     )
 
 
-def test_letters_that_hydra_does_not_read_must_be_quoted():
+def test_characters_that_hydra_rejects_must_be_quoted():
     error_text = refusal_of(["name=ü"])
     assert error_text == "error: name=ü must have its value in quotes of its own: \"name='ü'\""
     assert compose_config("name='ü'").name == "ü"
 
 
-def test_a_choice_that_is_no_text_is_named(tmp_path, monkeypatch):
+def test_configuration_files_that_are_not_utf8_are_reported(tmp_path, monkeypatch):
     own = tmp_path / "conf" / "policy" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_bytes(bytes(range(256)))
@@ -379,7 +379,9 @@ OF_ONES_OWN = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "error_text"), OF_ONES_OWN)
-def test_code_of_the_users_own_that_raises_is_a_sentence(name, error_text, tmp_path, monkeypatch):
+def test_errors_in_user_defined_code_are_reported_in_one_sentence(
+    name, error_text, tmp_path, monkeypatch
+):
     own = tmp_path / "conf" / "policy" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text(f"mine:\n  _target_: raising.{name}\n")
@@ -391,9 +393,7 @@ def test_code_of_the_users_own_that_raises_is_a_sentence(name, error_text, tmp_p
 
 
 @pytest.mark.slow
-def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule(
-    tmp_path, monkeypatch
-):
+def test_user_defined_routers_combine_with_every_retry_rule_and_schedule(tmp_path, monkeypatch):
     own = tmp_path / "conf" / "router" / "ours.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("_target_: nowhere.Ours\n")
@@ -407,7 +407,7 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
     assert ", ours, " in refusal_of(["policy=[x]"])
 
 
-def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeypatch):
+def test_checkout_adds_the_configurations_of_reproduction(tmp_path, monkeypatch):
     beside = REPOSITORY / "reproduction" / "conf"
     assert CONF == _compose.CONF and [CONF, beside] == _compose.SHIPPED
     for folder in (REPOSITORY, beside.parent):
@@ -434,7 +434,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("words", cases(SHOWN, list(SHOWN)[1:2]))
-def test_showing_a_configuration_or_refusing_it_imports_nothing_heavy(words):
+def test_composing_or_rejecting_a_configuration_imports_no_heavy_library(words):
     code = (
         "import runpy, sys\n"
         f"sys.argv = {words.split()!r}\n"
@@ -454,7 +454,7 @@ def test_showing_a_configuration_or_refusing_it_imports_nothing_heavy(words):
 
 
 @pytest.mark.slow
-def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
+def test_synthetic_studies_import_heavy_libraries_late():
     late = ("sklearn", "matplotlib", "optax", "scipy.stats", "huggingface_hub")
     code = (
         "import sys\n"
@@ -467,7 +467,7 @@ def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
     assert done.returncode == 0, done.stderr
 
 
-def test_an_error_that_ctrl_c_causes_is_no_error(monkeypatch, capsys):
+def test_errors_caused_by_ctrl_c_are_not_reported(monkeypatch, capsys):
     """A compiler that is interrupted may raise one of its own."""
     monkeypatch.setattr(_command, "_interrupted", threading.Event())
     monkeypatch.setattr(signal, "signal", lambda *_: None)

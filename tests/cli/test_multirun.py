@@ -36,7 +36,7 @@ JOBS = [
 
 
 @pytest.mark.slow
-def test_a_job_is_composed_as_hydra_does(hydra_context):
+def test_composed_jobs_match_hydra(hydra_context):
     for job, words in zip(_compose.compose_jobs(JOBS), JOBS, strict=True):
         theirs = hydra.compose("config", words)
         del job.config["grid"]
@@ -60,7 +60,7 @@ def test_jobs_that_differ_in_values_alone_are_composed_once(hydra_context, monke
 
 
 @pytest.mark.slow
-def test_points_share_what_they_have_in_common(hydra_context, monkeypatch):
+def test_grid_points_share_policies_and_resolved_values(hydra_context, monkeypatch):
     """Of 64 points the 16 policies are made once each, and what follows a value is resolved once.
 
     Seconds of a sweep of thousands are these two.
@@ -91,7 +91,7 @@ def test_points_share_what_they_have_in_common(hydra_context, monkeypatch):
 
 
 @pytest.mark.slow
-def test_values_are_set_as_omegaconf_sets_them(hydra_context):
+def test_values_are_set_and_resolved_like_omegaconf(hydra_context):
     """In turns, so that what was resolved at other values would be seen."""
     words = ["policy=[acqb,cqb_eps,knn]", "source=routerbench", "explore_rounds=stabilised"]
     written = hydra.compose("config", words)
@@ -117,7 +117,7 @@ def test_values_are_set_as_omegaconf_sets_them(hydra_context):
 
 
 @pytest.mark.slow
-def test_an_unresolvable_value_is_reported_where_it_runs(hydra_context):
+def test_unresolvable_values_are_reported_only_if_used(hydra_context):
     words = ["explore_rounds=abc", "policy=[random,cqb_eps]", "num_seeds=2", "horizon=12"]
     (job,) = _compose.compose_jobs([words])
     with pytest.raises(ValueError, match="abc"):
@@ -131,7 +131,7 @@ def test_an_unresolvable_value_is_reported_where_it_runs(hydra_context):
         job.config.horizon = 3
 
 
-def test_words_are_combined_as_hydras_own_sweeper_does(hydra_context):
+def test_overrides_are_combined_like_hydras_basic_sweeper(hydra_context):
     words = [
         "K=1,2",
         "+policy.acqb.optimism=ucb",
@@ -162,7 +162,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("words", cases(LISTS, ["alpha_scale=[0.1,0.3]"]))
-def test_a_list_gives_the_points_of_a_multirun(words, hydra_context):
+def test_lists_span_the_same_grid_as_a_multirun(words, hydra_context):
     (job,) = _compose.compose_jobs([words.split()])
     jobs = _compose.compose_jobs(_compose.combine_words(LISTS[words].split()))
     theirs = [point for job in jobs for point in grid.compose(job.config, job.swept)]
@@ -179,13 +179,13 @@ BY_NATURE = (
 
 
 @pytest.mark.parametrize("words", cases(BY_NATURE, ["arrival_rate=[0.5,0.6]"]))
-def test_a_key_that_is_a_list_by_nature_stays_one(words, hydra_context):
+def test_keys_whose_value_is_a_list_are_not_expanded(words, hydra_context):
     (job,) = _compose.compose_jobs([words.split()])
     assert job.config.grid == []
 
 
 @pytest.mark.slow
-def test_what_hydra_refuses_of_a_job_is_refused():
+def test_invalid_multirun_jobs_are_rejected():
     message = refusal_of(["-m", "alpha=0.1,0.2"])
     assert message.startswith("error: alpha is no key")
     message = refusal_of(["-m", "policy=[acqb],[nobody]"])
@@ -195,7 +195,7 @@ def test_what_hydra_refuses_of_a_job_is_refused():
 
 
 @pytest.mark.slow
-def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
+def test_grid_is_stored_as_one_labelled_result_and_resumes(tmp_path):
     """A grid; then a key is widened, and only what is new runs."""
     words = (*GRID, "K=1,2", f"results_dir={tmp_path}")
     done = run_command("run", *words, "arrival_rate=0.5,0.6")
@@ -218,7 +218,7 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_single_run_of_lists_stores_what_a_multirun_does(tmp_path):
+def test_single_run_with_lists_stores_the_same_results_as_a_multirun(tmp_path):
     words = ("policy=[acqb]", "num_seeds=2", "horizon=12", f"results_dir={tmp_path}")
     assert (
         run_command("run", "name=one", *words, "slackness=[0.03,0.04]", "c1=[0,1]").returncode == 0

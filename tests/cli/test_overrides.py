@@ -75,7 +75,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize("message", cases(UNREAD, QUICK))
-def test_what_is_typed_and_read_by_nothing_is_refused(message):
+def test_unused_overrides_are_rejected(message):
     with pytest.raises(ValueError) as refusal:
         check(*UNREAD[message])
     assert str(refusal.value).startswith(message)
@@ -92,12 +92,12 @@ READ = [
 
 
 @pytest.mark.parametrize("words", cases(READ, [READ[1], READ[6], READ[9]]), ids=" ".join)
-def test_what_anything_reads_is_not_refused(words):
+def test_used_overrides_are_accepted(words):
     check(*words)
 
 
 @pytest.mark.slow
-def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
+def test_keys_of_unselected_choices_are_rejected():
     """By the files themselves: a new constant is refused without being named anywhere else."""
     shipped, readers = _compose._list_keys()
     assert {"tries", "linucb_alpha", "kappa", "head", "warm", "window"} <= readers.keys()
@@ -110,7 +110,7 @@ def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
 
 
 @pytest.mark.slow
-def test_values_of_an_experiments_file_are_never_refused():
+def test_values_of_experiment_files_are_accepted():
     for name in EXPERIMENTS:
         check(f"experiment={name}")
     check("experiment=routerbench", "kind=offline_value")
@@ -162,7 +162,7 @@ QUICK_VALUES = (
 
 
 @pytest.mark.parametrize("words", cases(VALUES, QUICK_VALUES))
-def test_a_value_that_cannot_be_is_refused_by_the_key_that_was_typed(words):
+def test_invalid_values_are_rejected_with_the_typed_key(words):
     parsed = {word.partition("=")[0] for word in words.split()}
     small = [word for word in SMALL if word.partition("=")[0] not in parsed]
     message = check_or_refuse(*words.split(), *small)
@@ -178,7 +178,7 @@ def leaves(node, above=""):
 
 
 @pytest.mark.slow
-def test_a_switch_is_true_or_false():
+def test_switches_accept_only_true_or_false():
     (job,) = _compose.compose_jobs([["source=paretobandit", "policy=[random]"]])
     switches = [key for key, value in leaves(job.config) if isinstance(value, bool)]
     assert {"rerun", "dry_run", "fail_fast", "queries", "source.min_max"} <= {*switches}
@@ -194,7 +194,7 @@ WRONG = ("many", "-1", "2.5", "[]", "null", "1e39", "nan", "true", "{a: 1}")
 
 
 @pytest.mark.slow
-def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
+def test_every_value_of_a_study_key_is_rejected_in_one_sentence_or_used():
     """All of them, as far as the configuration shows it by itself; the slow tier makes objects."""
     (job,) = _compose.compose_jobs([[*SMALL, "policy=[random]"]])
     keys = [key for key, _ in leaves(job.config) if key != "grid" and "_target_" not in key]
@@ -213,7 +213,7 @@ def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
 KINDS = [getattr(dynamics, name) for name in dynamics.__all__ if name[0].isupper()]
 
 
-def test_a_field_of_several_numbers_holds_them():
+def test_array_fields_accept_only_numbers():
     check_numbers(dynamics.Outages(servers=[0, 2]))
     check_numbers(fairness.permute_servers(Synthetic(), (1, 2, 0)))
     with pytest.raises(ValueError, match="^servers=True must be a list of numbers"):
@@ -221,7 +221,7 @@ def test_a_field_of_several_numbers_holds_them():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_field_of_one_number_holds_no_word_no_switch_and_no_mapping(kind):
+def test_scalar_fields_reject_words_booleans_and_mappings(kind):
     one = kind()
     check_numbers(one)
     for field in dataclasses.fields(kind):
@@ -245,7 +245,7 @@ QUICK_UNNAMED = ("", "horizon=3000 K=2", "users=[orbit] alpha_scale=[0.1,0.2]", 
 
 
 @pytest.mark.parametrize("words", cases(UNNAMED, QUICK_UNNAMED))
-def test_an_unnamed_study_has_the_name_of_its_settings(words):
+def test_unnamed_studies_are_named_after_their_settings(words):
     jobs = _compose.compose_jobs(_compose.combine_words(words.split()))
     assert {_command._name_study(job).config.name for job in jobs} == {UNNAMED[words]}
 

@@ -96,7 +96,7 @@ def site(tmp_path_factory) -> Path:
     return target
 
 
-def test_the_wheel_carries_what_the_checkout_has(site):
+def test_wheel_contains_all_modules_and_configurations(site):
     def files_below(folder: Path, ending: str) -> set[str]:
         return {str(path.relative_to(folder)) for path in folder.rglob(f"*.{ending}")}
 
@@ -120,7 +120,7 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     )
 
 
-def test_the_wheels_types_are_seen_from_outside(site, tmp_path):
+def test_mypy_reads_the_types_of_the_wheel(site, tmp_path):
     (tmp_path / "study.py").write_text(TYPED)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "study.py"]
     done = run(mypy, tmp_path, site)
@@ -130,7 +130,7 @@ def test_the_wheels_types_are_seen_from_outside(site, tmp_path):
     assert "Acqb" in reasons[0]
 
 
-def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(site, tmp_path):
+def test_installed_command_runs_user_defined_policies_and_experiments(site, tmp_path):
     for name, text in (
         ("my_policy.py", POLICY),
         ("conf/policy/mine.yaml", "mine:\n  _target_: my_policy.MyPolicy\n  epsilon: 0.2\n"),

@@ -38,7 +38,7 @@ def test_load_routerbench_gives_the_stored_embeddings(shared_data):
     assert "standing in" in table.proxy_note
 
 
-def test_messages_name_the_command_as_it_was_started(tmp_path, monkeypatch):
+def test_messages_name_the_command_as_the_user_started_it(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["cqbjax run"])
     with pytest.raises(ValueError, match="run cqbjax prepare_data data_dir=.* dataset=sprout"):
         ds.load_dataset("sprout", tmp_path)

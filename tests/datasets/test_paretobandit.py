@@ -14,7 +14,7 @@ from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.table import TableError
 
 
-def test_the_table_comes_with_the_package(tmp_path):
+def test_paretobandit_table_is_part_of_the_package(tmp_path):
     """In an empty folder, with nothing prepared and no hub asked."""
     table, embeddings = load_dataset("paretobandit", tmp_path / "nothing")
     assert (table.num_prompts, table.num_servers, table.proxy_note) == (3609, 3, "")
@@ -26,7 +26,7 @@ def test_the_table_comes_with_the_package(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_package_that_it_was_made_of_holds_the_same(tmp_path):
+def test_shipped_table_matches_the_paretobandit_package(tmp_path):
     found = importlib.util.find_spec("pareto_bandit")
     if found is None and not os.environ.get("CI"):
         pytest.skip("its package is not installed: pip install paretobandit")
@@ -46,6 +46,6 @@ def test_the_package_that_it_was_made_of_holds_the_same(tmp_path):
         np.testing.assert_array_equal(values, cells)
 
 
-def test_there_is_nothing_to_prepare(tmp_path):
+def test_paretobandit_needs_no_preparation(tmp_path):
     with pytest.raises(TableError, match="paretobandit comes with cqbjax and needs no preparing"):
         prepare("paretobandit", tmp_path)

@@ -53,7 +53,7 @@ def test_ids_servers_and_shapes_are_checked():
         ds.check_table(dataclasses.replace(table, cost=table.cost[:2]))
 
 
-def test_nothing_is_dropped_unasked_and_all_is_counted():
+def test_rows_are_dropped_only_on_request_and_counted():
     table = with_cell("performance", 1, 0, np.nan)
     with pytest.raises(ds.TableError, match="is missing"):
         ds.drop_missing(table)
@@ -91,7 +91,7 @@ def loop_probabilities(performance, cost, rho, low, high):
     st.sampled_from([rule for rule in ds.COST_RULES if rule != "none"]),
     st.floats(0.5, 10),
 )
-def test_probabilities_are_the_appendix(seed, rule, rho):
+def test_departure_probabilities_follow_the_appendix(seed, rule, rho):
     rng = np.random.default_rng(seed)
     performance, cost = rng.uniform(size=(7, 4)), rng.exponential(size=(7, 4))
     normal = ds.normalise_cost(cost, rule)
@@ -108,7 +108,7 @@ RULES = {
 }  # fmt: skip
 
 
-def test_each_rule_of_costs_by_hand():
+def test_cost_rules_match_hand_computations():
     cost = np.array([[1.0, 2], [3, 4]])
     np.testing.assert_array_equal(ds.normalise_cost(cost * [[0], [1]], "prompt_max")[0], [0, 0])
     assert {*RULES, "none"} == set(ds.COST_RULES)
@@ -119,7 +119,7 @@ def test_each_rule_of_costs_by_hand():
         ds.normalise_cost(cost, "none")
 
 
-def test_without_min_max_a_prompt_that_nobody_gets_right_has_no_good_server():
+def test_without_min_max_unsolved_prompts_have_no_good_server():
     performance, cost = np.asarray([[1.0, 0, 0], [0, 0, 0]]), np.asarray([[1.0, 5, 0], [1, 5, 0]])
     stretched = ds.departure_probabilities(performance, cost, rho=0.5)
     assert stretched.max(axis=1).tolist() == [0.99, 0.99]
@@ -127,7 +127,7 @@ def test_without_min_max_a_prompt_that_nobody_gets_right_has_no_good_server():
     np.testing.assert_allclose(plain, [[0.1 + 0.89 * 0.9, 0.1, 0.1], [0.1, 0.1, 0.1]])
 
 
-def test_equal_rows_and_wrong_settings():
+def test_constant_rows_are_handled_and_invalid_settings_rejected():
     performance, cost = np.full((2, 3), 0.5), np.full((2, 3), 0.01)
     assert ds.departure_probabilities(performance, cost)[0].tolist() == [0.545] * 3
     best = ds.departure_probabilities(performance, cost, equal_rows=1.0)
@@ -140,7 +140,7 @@ def test_equal_rows_and_wrong_settings():
 
 
 @pytest.mark.slow
-def test_the_default_rule_gives_the_documented_rates_of_the_slice(shared_data):
+def test_default_cost_rule_gives_the_documented_rates(shared_data):
     table = ds.read_routerbench(shared_data / "routerbench")
     departs = ds.departure_probabilities(table.performance, table.cost)
     means = departs.mean(axis=0)

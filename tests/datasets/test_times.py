@@ -22,7 +22,7 @@ from cqbjax.dynamics import Orbit, ServiceTimes
 from cqbjax.sources import ArrivalWrapper, BurstyArrivals, Synthetic
 
 
-def test_delays_of_a_column_are_rounded_up(tmp_path):
+def test_return_delays_of_a_column_are_rounded_up(tmp_path):
     path = tmp_path / "gaps.csv"
     path.write_text("chain,gap\n1,\n1,30\n1,61\n2,0\n")
     users = make_orbit(delays=path, column="gap")
@@ -32,7 +32,7 @@ def test_delays_of_a_column_are_rounded_up(tmp_path):
     assert make_orbit(return_rate=0.3) == Orbit(return_rate=0.3)
 
 
-def test_delays_of_a_trace_are_those_of_prompts_that_come_again(tmp_path):
+def test_return_delays_of_a_trace_are_gaps_between_equal_prompts(tmp_path):
     path = tmp_path / "trace.parquet"
     rows = {
         "timestamp": [0, 1000, 5000, 7000, 9000, 9500, 9900],
@@ -52,7 +52,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_delays_that_are_none_are_refused(message, tmp_path):
+def test_invalid_return_delays_are_rejected(message, tmp_path):
     (column, values), path = REFUSED[message], tmp_path / "gaps.parquet"
     pl.DataFrame({"gap": values}, schema={"gap": pl.Float64}).write_parquet(path)
     with pytest.raises(TableError, match=message):
@@ -97,7 +97,7 @@ WRONG = {
 }
 
 
-def test_a_source_of_a_dataset_has_its_names_through_wrappers(tmp_path):
+def test_wrapped_dataset_sources_keep_the_llm_names(tmp_path):
     data = dataset_source("paretobandit", tmp_path, pool_size=5)
     table, draw = data.table, np.random.default_rng(0)
     seconds = draw.integers(1, 9, (table.num_prompts, table.num_servers))
@@ -117,14 +117,14 @@ def test_a_source_of_a_dataset_has_its_names_through_wrappers(tmp_path):
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_latencies_that_are_none_are_refused(message, tmp_path):
+def test_invalid_latencies_are_rejected(message, tmp_path):
     path = tmp_path / "times.csv"
     path.write_text(WRONG[message])
     with pytest.raises(TableError, match=message):
         read_latencies(path)
 
 
-def test_types_follow_from_all_rows(tmp_path):
+def test_column_types_are_inferred_from_all_rows(tmp_path):
     whole = range(1, 2001)
     (tmp_path / "gaps.csv").write_text("who,gap\n" + "".join(f"{i},\n" for i in whole) + "x,1.5\n")
     assert read_delays(tmp_path / "gaps.csv", "gap").tolist() == [1.5]
@@ -135,7 +135,7 @@ def test_types_follow_from_all_rows(tmp_path):
     assert read_times(tmp_path / "trace.csv", "t")[-1] == 2000.5
 
 
-def test_what_is_read_with_a_table_alone_is_refused_without_one(tmp_path):
+def test_table_settings_are_rejected_without_a_table(tmp_path):
     with pytest.raises(ValueError, match="round_seconds=5 is read with delays alone: leave it out"):
         make_orbit(round_seconds=5)
     with pytest.raises(ValueError, match="column=gap is read with delays alone: leave it out"):

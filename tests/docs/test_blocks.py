@@ -74,9 +74,7 @@ def few_seeds(monkeypatch):
 
 @pytest.mark.slow
 @pages_with("python")
-def test_the_code_of_a_page_runs_from_top_to_bottom(
-    page, empty_folder, few_seeds, monkeypatch, request
-):
+def test_code_blocks_of_a_page_run_in_order(page, empty_folder, few_seeds, monkeypatch, request):
     names = {"__name__": "__main__"}
     if page == HEADS:
         names |= heads_page(request.getfixturevalue("shared_data"), empty_folder, monkeypatch)
@@ -249,7 +247,7 @@ def test_yaml_of_the_pages_is_yaml():
     assert yaml_blocks and all(yaml.safe_load(block.text) for block in yaml_blocks)
 
 
-def test_every_block_is_of_a_language_that_is_tested():
+def test_code_blocks_are_in_tested_languages():
     for page in PAGES:
         for block in blocks(page):
             where = f"{page.name}, line {block.line}"

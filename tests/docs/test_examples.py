@@ -20,14 +20,14 @@ LISTED = re.findall(r"^/gallery/(\w+)$", LIST, re.MULTILINE)
 LONG = ["reinforce", "ppo"]  # not run when the site is built
 
 
-def test_the_list_has_every_example_once_and_shows_them_in_its_order():
+def test_list_of_examples_is_complete_and_ordered():
     assert sorted(LISTED) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
     shown = re.findall(r"^   examples/(\w+)\.py$", LIST, re.MULTILINE)
     assert [*shown, *LONG] == LISTED and len(shown) == 10
     assert LISTED[0] == "compare_two_policies" and LISTED[9] == "custom_dynamics"
 
 
-def test_the_site_runs_all_examples_but_the_long_ones_and_ends_at_an_error(monkeypatch):
+def test_site_runs_short_examples_and_fails_on_errors(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     settings = runpy.run_path(str(REPOSITORY / "docs" / "conf.py"))["sphinx_gallery_conf"]
     run = [name for name in LISTED if re.search(settings["filename_pattern"], f"/{name}.py")]
@@ -46,7 +46,7 @@ def test_an_example_compiles_and_has_a_title_and_a_sentence(name):
 
 
 @pytest.mark.parametrize("name", LISTED[:-2])
-def test_an_example_ends_with_a_figure_and_what_is_seen_in_it(name):
+def test_examples_end_with_a_figure_and_its_conclusion(name):
     first, *cells, last = (EXAMPLES / f"{name}.py").read_text().split("\n# %%\n")
     assert first.rstrip().endswith("on disk") and 2 <= len(cells) <= 4
     for cell in cells:
@@ -66,7 +66,7 @@ def load(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_scheduler_is_trained_and_may_enter_the_arena(tmp_path, monkeypatch):
+def test_trained_scheduler_can_enter_the_arena(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     example = load("reinforce", monkeypatch)
     before, after = example.train(updates=2, rounds=15)

@@ -29,7 +29,7 @@ def test_lines_of_prose_are_short(page):
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.stem)
-def test_every_link_and_figure_is_there(page):
+def test_linked_files_and_figures_exist(page):
     text = page.read_text()
     targets = [m[1] for m in re.finditer(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", text)]
     targets += [m[1] for m in re.finditer(r'<img [^>]*src="([^"]+)"', text)] + FIGURE.findall(text)
@@ -38,7 +38,7 @@ def test_every_link_and_figure_is_there(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_readme_begins_with_what_fits_a_screen():
+def test_readme_introduction_fits_the_screen():
     first, rest = (REPOSITORY / "README.md").read_text().split("\n## What was found", 1)
     assert len(first.splitlines()) <= 52 and rest
     for part in (
@@ -58,7 +58,7 @@ def test_a_notebook_is_stored_without_outputs():
             assert not cell.get("outputs") and not cell.get("execution_count"), page.name
 
 
-def test_every_page_of_the_notebook_of_decisions_is_in_its_list():
+def test_notebook_pages_are_listed_in_the_index():
     listed = (NOTEBOOK / "index.md").read_text()
     for page in NOTEBOOK.glob("[!i]*.md"):
         assert f"[{page.stem}]({page.name})" in listed

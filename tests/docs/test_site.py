@@ -49,7 +49,7 @@ def fill(monkeypatch):
 
 
 @pytest.mark.parametrize("page", FILLED, ids=lambda page: page.stem)
-def test_the_tables_of_a_page_are_those_that_are_stored(page, fill):
+def test_tables_of_pages_match_the_stored_ones(page, fill):
     text = page.read_text()
     message = "has old tables: write them by `python docs/_ext/page_tables.py`"
     assert fill(text, page) == text, f"{page.name} {message}"
@@ -77,7 +77,7 @@ def build(tmp_path_factory):
     sys.path[:] = [path for path in sys.path if not path.endswith("_ext")]
 
 
-def test_a_page_shows_the_numbers_that_are_stored(fill):
+def test_pages_show_the_stored_numbers(fill):
     page = fill(TABLE.format(round=1000, policies="acqb random"))
     stored = pl.read_csv(REPOSITORY / "results" / "tables" / "synthetic.csv").filter(
         (pl.col("K") == 1) & (pl.col("round") == 1000)
@@ -110,7 +110,7 @@ def test_a_page_marks_identical_seeds(fill):
     assert page.count("[–]") == 7
 
 
-def test_a_table_of_other_rows_than_policies_shows_all_of_them(fill):
+def test_tables_without_policies_show_all_rows(fill):
     text = "<!-- stored known_answers\nrows: scenario\nover: load\nvalue: known simulated\n-->\n"
     page = fill(f"{text}<!-- end -->")
     stored = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
@@ -121,7 +121,7 @@ def test_a_table_of_other_rows_than_policies_shows_all_of_them(fill):
         assert f"| {row['known']:.3f} |" in page
 
 
-def test_a_page_shows_what_the_benchmark_measured(fill):
+def test_pages_show_the_measured_benchmarks(fill):
     page = fill("<!-- measured peers peers -->\n<!-- end -->")
     report = bench.load(REPOSITORY / "results" / "bench" / "peers.json")
     for row in report["sections"]["peers"]:
@@ -160,19 +160,19 @@ UNSTORED = [
 @pytest.mark.parametrize(
     ("change", "message"), cases(UNSTORED, [UNSTORED[3][0], UNSTORED[4][0]], several=True)
 )
-def test_a_table_that_is_not_stored_is_an_error(fill, change, message):
+def test_missing_tables_raise_an_error(fill, change, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         fill(TABLE.format(round=1000, policies="acqb").replace(*change, 1))
 
 
-def test_pages_that_the_search_prefers_exist():
+def test_boosted_search_pages_exist():
     scorer = (REPOSITORY / "docs" / "_static" / "scorer.js").read_text()
     named = re.findall(r'^  "?([\w/]+)"?: "', scorer, re.MULTILINE)
     assert len(named) > 10
     assert all((REPOSITORY / "docs" / f"{name}.md").is_file() for name in named)
 
 
-def test_formulas_of_docstrings_are_in_the_package_and_can_be_drawn(build):
+def test_formulas_of_docstrings_exist_and_render(build):
     sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
     import plain_docstrings
     from docutils.utils.math.latex2mathml import tex2mathml
@@ -211,7 +211,7 @@ def test_intervals_stay_on_one_line_and_names_may_be_broken(build):
     assert "[0.6, 0.7]" in code[0], "code stays code"
 
 
-def test_a_page_shows_the_papers_items_and_what_became_of_them(fill):
+def test_page_lists_the_papers_items_with_their_outcome(fill):
     from reproduction.paper import catalogue
 
     kinds = ("condition", "assumption")
@@ -226,19 +226,19 @@ def test_a_page_shows_the_papers_items_and_what_became_of_them(fill):
 
 
 @pytest.mark.slow
-def test_equations_are_drawn_by_the_browser_alone(build):
+def test_equations_are_rendered_as_mathml(build):
     page, warned = build("$$\n\\frac{a}{b}\n$$\n\nand $x^\\top\\theta$.\n")
     assert page.count("<math") == 2 and "<mfrac>" in page and "cdn." not in page
     assert "math" not in warned
 
 
-def test_an_index_of_an_accented_letter_stands_beside_it(build):
+def test_subscripts_of_accented_letters_are_placed_beside_them(build):
     page, _ = build("$\\hat\\theta_j$\n")
     assert "<msub>" in page and "<munder" not in page
 
 
 @pytest.mark.slow
-def test_an_equation_that_cannot_be_drawn_is_warned_of(build):
+def test_invalid_equations_cause_a_warning(build):
     page, warned = build("$\\nothing{x}$\n")
     assert "index.md:3: WARNING: equation" in warned and "nothing" in warned
     assert "<math" not in page

@@ -22,14 +22,14 @@ TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_has_its_command_in_its_file(name):
+def test_experiment_files_state_their_command(name):
     second = FILES[name].read_text().splitlines()[1]
     command = rf"# python scripts/run\.py (-m )?experiment={name}\b"
     assert re.match(command, second)
 
 
 @pytest.mark.slow
-def test_a_fraction_has_twelve_digits_wherever_it_was_typed():
+def test_numbers_are_rounded_to_12_digits_everywhere():
     """So .1 + .2 is .3, in lists, inside groups and where another key follows it."""
     config = compose_config(
         *TINY, "arrival_rate=[0.1,0.30000000000000004]", "c1=0.30000000000000004"
@@ -41,7 +41,7 @@ def test_a_fraction_has_twelve_digits_wherever_it_was_typed():
     assert "arrival_rate" in message and "distinct" in message
 
 
-def test_inner_objects_are_made_first_and_hydras_own_words_mean_what_they_mean_there():
+def test_make_instantiates_nested_targets_like_hydra():
     one = {"_target_": "fractions.Fraction", "numerator": 1}
     whole = {
         "_target_": "types.SimpleNamespace",
@@ -61,7 +61,7 @@ SWEPT = [name for name in EXPERIMENTS if name.startswith("ablation_")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
-def test_a_sweep_of_experiments_composes(name):
+def test_every_experiment_composes_and_instantiates(name):
     points = grid.compose(compose_config(f"experiment={name}"))
     assert len({point.name for point in points}) == len(points)
     for point in points:
@@ -79,7 +79,7 @@ OFFLINE = [
 
 
 @pytest.mark.parametrize(("name", "dataset"), cases(OFFLINE, [], several=True))
-def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
+def test_offline_experiments_match_policies_rounds_and_rates_of_the_paper(name, dataset):
     rows = printed.read().filter(pl.col("dataset") == dataset)
     for point in grid.compose(compose_config(f"experiment={name}")):
         theirs = rows.filter(pl.col("K") == point.config.K)
@@ -101,7 +101,7 @@ HEADS = [
 @pytest.mark.parametrize(
     ("name", "thresholds", "schedule"), cases(HEADS, ["routerbench"], several=True)
 )
-def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
+def test_contrastive_heads_match_the_papers_settings(name, thresholds, schedule):
     (point, _) = grid.compose(compose_config(f"experiment={name}"))
     head = hydra.utils.instantiate(point.config.policy.acqb_cl).head
     assert (head.iota_pos, head.iota_neg) == thresholds
@@ -112,7 +112,7 @@ def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
 
 
 @pytest.mark.slow
-def test_pairs_leave_out_the_policies_of_single_servers():
+def test_experiments_skip_single_server_policies_at_k_2():
     points = grid.compose(compose_config("experiment=synthetic"))
     why = "defined for K=1 only"
     assert [point.left_out for point in points] == [{}, {"q_ths": why, "q_ucb": why}]
@@ -120,7 +120,7 @@ def test_pairs_leave_out_the_policies_of_single_servers():
 
 
 @pytest.mark.slow
-def test_an_unscaled_study_is_the_tuned_one_but_for_its_constants():
+def test_unscaled_experiment_differs_from_the_tuned_one_only_in_constants():
     tuned, ones = (
         compose_config("experiment=synthetic"),
         compose_config("experiment=synthetic_unscaled"),
@@ -151,7 +151,7 @@ SETTINGS = {
 
 
 @pytest.mark.slow
-def test_every_label_of_acqb_takes_all_constants_from_one_place():
+def test_all_acqb_labels_read_the_same_constants():
     words = [f"{key}={value}" for key, value in CONSTANTS.items()]
     labels = [*SETTINGS, "acqb_cl", "acqb_intercept"]
     config = compose_config(*words, "horizon=400", f"policy=[{','.join(labels)}]")
@@ -169,7 +169,7 @@ PRESETS = [
 
 
 @pytest.mark.parametrize(("preset", "changed"), cases(PRESETS, ["theory"], several=True))
-def test_a_preset_is_all_ones_but_for_what_it_names(preset, changed):
+def test_presets_default_to_ones(preset, changed):
     policies = Factory(make, {}).make_each(compose_config(f"preset={preset}").policy)
     ones = {"kappa": 1.0, "lambda0": 1.0, "alpha_scale": 1.0, "c1": 1.0, "num_samples": None}
     assert policies["acqb"] == Acqb(**ones | changed)
@@ -191,18 +191,18 @@ def test_overrides_reach_the_objects():
     [("tenth", 1000, 0.5, 100), ("stabilised", 5000, 0.5, 1), ("stabilised", 5000, 10.0, 99),
      (7, 10, 1.0, 7)],
 )  # fmt: skip
-def test_exploration_length(rule, horizon, c1, rounds):
+def test_explore_rounds_rules_match_the_documented_lengths(rule, horizon, c1, rounds):
     assert configs.exploration_length(rule, horizon, c1) == rounds
 
 
 @pytest.mark.parametrize("rule", ["third", -1])
-def test_exploration_length_refuses_other_words(rule):
+def test_unknown_explore_rounds_rules_are_rejected(rule):
     with pytest.raises(ValueError, match=f"explore_rounds={rule} must be `tenth`, `stabilised`"):
         configs.exploration_length(rule, 10, 1.0)
 
 
 @pytest.mark.slow
-def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
+def test_run_writes_arrays_manifest_figures_and_tables(tmp_path):
     done = run_command("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}", "-v")
     assert done.returncode == 0, done.stderr
     assert f"written: {tmp_path}/data/synthetic, {tmp_path}/tables/synthetic.csv" in done.stdout
@@ -270,7 +270,7 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
         (["table_rounds=[10]", "record_every=20"], ["error: table_rounds=[10] must not lie"]),
     ],
 )  # fmt: skip
-def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, message, tmp_path):
+def test_invalid_input_is_rejected_in_one_sentence_without_output(words, message, tmp_path):
     typed = {word.partition("=")[0] for word in words}
     small = [word for word in ("num_seeds=3", "horizon=40") if word.partition("=")[0] not in typed]
     error = refusal_of([*words, *small, f"results_dir={tmp_path}"])
@@ -281,7 +281,7 @@ def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, message, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_refusal_in_a_process_of_its_own_is_one_sentence_too(tmp_path):
+def test_separate_process_reports_errors_in_one_sentence(tmp_path):
     words = ["policy=[random]", "capacity=2", "num_seeds=3", "horizon=40"]
     done = script(*words, f"results_dir={tmp_path}")
     assert done.returncode != 0 and "Traceback" not in done.stderr

@@ -35,7 +35,7 @@ def run(folder, kind, words, data):
 
 
 @pytest.mark.parametrize("kind", STUDIES)
-def test_what_is_added_equals_a_study_of_all_at_once(kind, tmp_path, request):
+def test_extended_study_equals_a_study_run_at_once(kind, tmp_path, request):
     data = request.getfixturevalue("generated") if kind == "replay" else tmp_path
     few, many = POLICIES.get(kind, (None, None))
     first, both = ([f"policy={labels}"] * (labels is not None) for labels in (few, many))
@@ -60,7 +60,7 @@ def test_what_is_added_equals_a_study_of_all_at_once(kind, tmp_path, request):
             np.testing.assert_array_equal(same, other[name], err_msg=name)
 
 
-def test_a_policy_that_is_added_meets_the_oracle_of_its_study(tmp_path, monkeypatch):
+def test_added_policies_are_compared_with_the_oracle_of_their_study(tmp_path, monkeypatch):
     """The oracle of this task asks another LLM on a retry; the paper's asks the same forever."""
     monkeypatch.setitem(STUDIES, "retries", ("arena=retries", "source.pool_size=30", "horizon=90"))
     folders = [tmp_path / name for name in ("grown", "whole")]

@@ -65,7 +65,7 @@ def append(name, text="\n# edited\n"):
 
 
 @pytest.mark.slow
-def test_an_edit_is_seen_where_it_counts_and_nowhere_else(own):
+def test_code_edits_change_only_the_affected_cache_keys(own):
     first = content()
     assert content() == first
     for name in ("my_source.py", "helper_of_source.py"):
@@ -87,7 +87,7 @@ def test_an_edit_is_seen_where_it_counts_and_nowhere_else(own):
 
 
 @pytest.mark.slow
-def test_an_edit_of_the_package_counts_in_folders_that_compute(monkeypatch, tmp_path):
+def test_package_edits_change_cache_keys_only_in_computing_folders(monkeypatch, tmp_path):
     """The package is copied, and its copy edited."""
     package = Path(code.__file__).parents[1]
     copy = tmp_path / "cqbjax"
@@ -126,7 +126,7 @@ def test_an_edit_of_the_package_counts_in_folders_that_compute(monkeypatch, tmp_
 
 
 @pytest.mark.slow
-def test_a_key_that_is_declared_nowhere_counts():
+def test_undeclared_keys_change_the_cache_key():
     words = ["num_seeds=2", "horizon=12", "policy=[random]"]
     config = compose_config(*words)
     declared = {*manifests.DISPLAY_KEYS, *manifests.INDIRECT_KEYS}
@@ -143,7 +143,7 @@ def test_a_key_that_is_declared_nowhere_counts():
     assert manifests.cache_key_of(ready).point in keys, "seeds and rates can be added"
 
 
-def test_the_constants_of_policies_count_for_these_policies_alone():
+def test_policy_constants_change_only_cache_keys_of_policies_that_read_them():
     files = [path.read_text() for path in CONF.glob("policy/**/*.yaml")]
     read = {key for text in files for key in re.findall(r"\$\{(\w+)", text)}
     assert {"linucb_alpha", "lints_alpha", "tries", "ucb_width", "restart", "c1"} <= read
@@ -168,7 +168,7 @@ class UserDefined:
     """A class whose code a result depends on."""
 
 
-def test_a_sources_data_and_a_files_content_count(tmp_path):
+def test_source_data_and_file_contents_change_the_cache_key(tmp_path):
     """The same words are another content where either is another."""
     trace = tmp_path / "trace.csv"
     trace.write_text("timestamp\n1\n2\n5\n9\n")
@@ -218,7 +218,7 @@ class Reader:
 
 
 @pytest.mark.slow
-def test_a_policy_that_reads_a_file_runs_again_with_the_file_as_it_is(tmp_path):
+def test_policies_that_read_a_file_run_again_when_it_changes(tmp_path):
     """Its path stands in no configuration; programs on disk are those of the first study."""
     (tmp_path / "reader.py").write_text(READER)
     for server, name in ((0, "one"), (3, "one"), (3, "two")):

@@ -81,7 +81,7 @@ def run(*words):
     return done.stdout
 
 
-def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
+def test_user_defined_study_types_run_only_missing_parts(own):
     policies = "policy=[random,rand_rout]"
     run(policies, "kind.factor=[1,2]")
     assert len(new_measurements()) == 4
@@ -102,7 +102,7 @@ def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
     ]  # fmt: skip
 
 
-def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
+def test_interrupted_study_types_resume_and_are_shown(own):
     words = ("policy=[random,q_ths,optimal]",)
     stopped = run_command("run", *WORDS, *words)
     assert stopped.returncode == 130 and new_measurements() == ["K=1: random", "K=1: q_ths"]
@@ -121,7 +121,7 @@ def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
     assert results.load("results/data/mine")["doubled"].equals(point["doubled"])
 
 
-def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
+def test_study_types_are_rebuilt_on_workers_from_their_grid_points(own, monkeypatch):
     monkeypatch.setattr(loop, "_configure_process", lambda folder: None)
 
     class Here:
@@ -137,7 +137,7 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
     assert not loop.select_missing(ready, ResultIndex(folder))
 
 
-def test_what_is_no_kind_or_has_no_such_key_is_a_sentence(own):
+def test_unknown_study_types_and_keys_are_rejected_in_one_sentence(own):
     assert "kind.factors is no key of kind: did you mean factor?" in refusal_of(
         [*WORDS, "kind.factors=2"]
     )

@@ -22,11 +22,11 @@ def config(**keys):
     })  # fmt: skip
 
 
-def test_seeds_are_as_many_as_asked_for_from_the_first_on():
+def test_seeds_count_up_from_first_seed():
     assert list(grid.list_seeds(config(first_seed=5, num_seeds=3))) == [5, 6, 7]
 
 
-def test_rates_are_the_configured_ones_or_those_of_k():
+def test_arrival_rates_are_configured_directly_or_by_k():
     assert grid.list_rates(config()) == [0.6, 0.7]
     assert grid.list_rates(config(K=1)) == [0.5]
     assert grid.list_rates(config(arrival_rate=0.4)) == [0.4]
@@ -36,7 +36,7 @@ def test_rates_are_the_configured_ones_or_those_of_k():
         grid.list_rates(config(K=3))
 
 
-def test_policies_of_one_server_are_left_out_of_pairs_and_others_by_k():
+def test_single_server_policies_are_skipped_at_k_2_and_others_by_policies_by_k():
     assert grid.find_left_out(config(K=1)) == {}
     assert grid.find_left_out(config()) == {"q_ucb": "defined for K=1 only"}
     some = config(policies_by_K={2: ["random", "q_ucb"]})
@@ -50,7 +50,7 @@ def test_policies_of_one_server_are_left_out_of_pairs_and_others_by_k():
     ("provenance", "own", "by_rule"),
     [(PAPER, True, False), (PAPER, False, True), (USER_DATA, True, True)],
 )
-def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
+def test_rates_by_rule_are_the_papers_on_the_papers_data(provenance, own, by_rule):
     served = ServedRates(0.6, 0.7, (0,), 0.9)
     source = DatasetSource.__new__(DatasetSource)
     object.__setattr__(source, "table", SimpleNamespace(provenance=provenance))
@@ -63,7 +63,7 @@ def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
 
 
 @pytest.mark.slow
-def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
+def test_table_rounds_before_the_first_recorded_round_are_rejected():
     words = ("num_seeds=2", "horizon=100", "record_every=10")
     assert study_types.prepare_points(compose_config(*words, "table_rounds=[10,100]"), make)
     with pytest.raises(ValueError, match=r"table_rounds=.* must not lie before round 10"):
@@ -76,11 +76,11 @@ def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
      ("horizon=30 record_every=30", [30, 30]), ("horizon=30 table_rounds=[9]", [9]),
      ("experiment=routerbench horizon=600", [300, 600])],
 )  # fmt: skip
-def test_a_table_shows_half_and_end_of_the_run_by_default(words, rounds):
+def test_table_rounds_default_to_half_and_end_of_the_run(words, rounds):
     assert compose_config(*words.split()).table_rounds == rounds
 
 
-def test_a_table_of_several_horizons_reaches_the_end_of_each():
+def test_tables_over_several_horizons_end_at_each_horizon():
     points = [fabricate(("acqb", "random"), horizon=rounds) for rounds in (40, 80)]
     config = compose_config("horizon=[40,80]", "policy=[acqb,random]")
     first = grid.compose(config)[0].config

@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
+def test_user_defined_recorders_appear_in_every_output_of_a_study(folder):
     done = run_command("run", *WORDS)
     assert not done.returncode, done.stderr
     points = stored_points(folder / "results" / "data" / "recorded")
@@ -89,6 +89,6 @@ QUICK = (["record=waited"],)
 
 
 @pytest.mark.parametrize(("words", "error_text"), cases(WRONG, QUICK, several=True))
-def test_what_is_no_recorder_is_refused(words, error_text, folder):
+def test_invalid_recorders_are_rejected(words, error_text, folder):
     message = refusal_of(words)
     assert error_text in message and len(message.splitlines()) == 1, message

@@ -69,7 +69,7 @@ def replay_source(made):
 
 
 @pytest.mark.slow
-def test_the_papers_study_is_the_configured_one():
+def test_wildchat_experiment_matches_the_paper():
     made = compose_config("experiment=wildchat")
     theirs = printed.read().filter(pl.col("dataset") == "WildChat-1M")
     assert set(theirs["policy"]) <= {*made.policy, *made.kind.schedules}
@@ -81,7 +81,7 @@ def test_the_papers_study_is_the_configured_one():
 
 
 @pytest.mark.slow
-def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
+def test_replay_study_is_stored_shown_and_labelled(generated, tmp_path):
     made, (point,) = run(generated, tmp_path)
     assert point.policy.values.tolist() == ["optimal", "rr", "fifo", "informed"]
     np.testing.assert_array_equal(
@@ -97,7 +97,7 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
+def test_replay_points_run_again_only_after_changes(generated, tmp_path, monkeypatch):
     run(generated, tmp_path)
     ran = []
     print_notes = loop._print_notes
@@ -110,7 +110,7 @@ def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp
 
 
 @pytest.mark.slow
-def test_lists_are_a_grid_and_every_point_has_its_values(generated, tmp_path):
+def test_lists_of_replay_settings_span_a_grid(generated, tmp_path):
     # Where chains of one are too few a single seed runs, beside points with two.
     grid = ("kind.threshold=[0.995,1]", "kind.singles=[0.8,0.99]")
     made, points = run(generated, tmp_path, *grid)
@@ -139,13 +139,13 @@ WRONG = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "message"), WRONG)
-def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, message):
+def test_invalid_replay_settings_are_rejected_before_running(generated, tmp_path, words, message):
     with pytest.raises(ValueError, match=re.escape(message)) as refusal:
         run(generated, tmp_path, *words)
     assert "\n" not in str(refusal.value) and not (tmp_path / "data").exists()
 
 
-def test_a_real_log_has_no_planted_chances(generated):
+def test_informed_schedule_needs_ground_truth_probabilities(generated):
     log = prepare.load_log(generated)
     real = log._replace(frame=log.frame.drop("satisfaction"))
     made, chains = config(generated), prepare.link(log, LinkingRule())
@@ -168,7 +168,7 @@ def stored_point():
     ("data_provenance", "beside", "judged"),
     [("paper", True, True), ("generated", True, False), ("own", False, False)],
 )
-def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(
+def test_papers_numbers_and_verdicts_apply_only_to_the_papers_log(
     stored_point, data_provenance, beside, judged
 ):
     """By the field; the name of the log says nothing, even where it is the paper's title."""
@@ -198,7 +198,7 @@ def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(
 
 
 @pytest.mark.slow
-def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(generated):
+def test_load_counts_replayed_chains_and_identical_seeds_are_merged(generated):
     """Where chains of one are too few all are kept: the load is higher, and no seed is another."""
     log, ready = prepare.load_log(generated), {}
     for singles in (0.8, 0.99):
@@ -222,7 +222,7 @@ def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(ge
 
 
 @pytest.mark.slow
-def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
+def test_linked_chains_are_cached_per_rule(generated, monkeypatch):
     """What was linked is kept beside the log: the next command and a dry run read it."""
     log, ran, whole = prepare.load_log(generated), [], prepare.linking.link_conversations
     monkeypatch.setattr(
@@ -238,7 +238,7 @@ def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
 
 
 @pytest.mark.slow
-def test_policies_and_schedules_stand_side_by_side(generated):
+def test_replay_studies_combine_policies_and_schedules(generated):
     made, log = config(generated), prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
     chosen = replay_source(made).add_schedules(
@@ -257,7 +257,7 @@ def test_policies_and_schedules_stand_side_by_side(generated):
 
 
 @pytest.mark.slow
-def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
+def test_resumed_replay_study_stores_the_same_arrays(generated, tmp_path):
     """The process is ended by the system after some rounds; then the command is given again."""
     words = [
         "experiment=wildchat", f"data_dir={generated}", "num_seeds=2", "horizon=900",
@@ -292,9 +292,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_prepares_a_log_and_prints_what_it_linked(
-    generated, tmp_path, monkeypatch, capsys
-):
+def test_prepare_command_links_a_log_and_prints_counts(generated, tmp_path, monkeypatch, capsys):
     words = OmegaConf.load(CONF / "prepare" / "config.yaml")
     del words["hydra"], words["defaults"]
     changed = {"dataset": "wildchat", "source": str(generated / "log"), "data_dir": str(tmp_path)}
@@ -330,7 +328,7 @@ def test_the_command_prepares_a_log_and_prints_what_it_linked(
     assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_share_of_chains_of_one_is_reported():
+def test_share_of_single_conversation_chains_is_reported():
     """Beside two longer chains a share of a half asks for two chains of one."""
     for alone, share in ((2, 0.5), (1, 0.333), (10, 0.5)):
         first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])

@@ -73,13 +73,13 @@ def tables(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", cases(REFUSED, QUICK))
-def test_keys_that_nothing_reads_are_refused(message, tables):
+def test_unread_scenario_keys_are_rejected(message, tables):
     with pytest.raises(ValueError) as refusal:
         check(*REFUSED[message], *SHORT)
     assert str(refusal.value).startswith(message) and "\n" not in str(refusal.value)
 
 
-def test_a_key_is_read_where_any_point_of_a_grid_reads_it(tables):
+def test_keys_read_by_any_grid_point_are_accepted(tables):
     assert len(check("arrivals=[bernoulli,bursty]", "burst=0.3", *SHORT)) == 2
 
 
@@ -110,7 +110,7 @@ DESCRIPTIONS = {
 
 
 @pytest.mark.parametrize("words", cases(DESCRIPTIONS, [*DESCRIPTIONS][1:2]), ids=" ".join)
-def test_results_name_the_source_and_the_settings_read(words, tables):
+def test_results_describe_the_source_and_its_settings(words, tables):
     (ready,) = check(*words, *SHORT)
     described = study.describe_source(ready)
     provenance = "paper" if described["source"] == "synthetic" else "own"
@@ -118,7 +118,7 @@ def test_results_name_the_source_and_the_settings_read(words, tables):
     assert described == DESCRIPTIONS[words]
 
 
-def test_unset_options_of_a_kind_are_not_listed():
+def test_unset_options_of_models_are_not_described():
     of_users = {"_target_": "x", "attempts": 3, "give_up": 0.0, "patience": float("inf")}
     config = configs.Config(
         arrivals="bursty", burst=0.5, burst_rounds=50, drift={"jump_at": 7, "quarter": None},
@@ -130,7 +130,7 @@ def test_unset_options_of_a_kind_are_not_listed():
     }  # fmt: skip
 
 
-def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
+def test_derived_sources_are_not_named_after_the_papers_source(tables):
     config = compose_config("name=t", f"source._target_={__name__}.Mine", *SHORT)
     (ready,) = study_types.prepare_points(config, make)
     described = study.describe_source(ready)
@@ -149,6 +149,6 @@ OURS = {
 
 
 @pytest.mark.parametrize("words", cases(OURS, [("service=[lost,late]",)]), ids=" ".join)
-def test_the_oracle_is_called_ours_where_the_papers_need_not_be_best(words):
+def test_oracle_is_labelled_heuristic_where_it_may_be_suboptimal(words):
     (ready,) = check(*words, *SHORT)
     assert oracle_is_heuristic(build_source(ready)) == OURS[words]

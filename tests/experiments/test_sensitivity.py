@@ -22,7 +22,7 @@ def list_small(preset=PRESET, **changes):
     return sensitivity.list_constants(preset, Sensitivity(**SMALL | changes).values(preset))
 
 
-def test_one_constant_at_a_time_and_the_grid():
+def test_sensitivity_varies_single_constants_and_a_grid():
     settings = list_small()
     assert settings[0] == PRESET and len(set(settings)) == len(settings)
     grid = {(s.alpha_scale, s.c1) for s in settings if (s.lambda0, s.M) == (1.0, 1)}
@@ -38,11 +38,11 @@ def test_rho_varies_only_where_the_source_has_one():
     assert len(with_rho) == len(list_small()) + 1
 
 
-def test_an_empty_list_leaves_a_constant_alone():
+def test_empty_lists_keep_a_constant_fixed():
     assert all(s.M == 1 and s.lambda0 == 1.0 for s in list_small(M=[], lambda0=[]))
 
 
-def test_the_preset_takes_the_papers_samples_where_it_names_none():
+def test_preset_without_num_samples_uses_the_papers_number():
     config = {"source": {}, "alpha_scale": 0.2, "lambda0": 1.0, "c1": 0.25, "num_samples": None}
     assert [sensitivity.read_preset(config, size).M for size in (1, 2)] == [1, 9]
     assert sensitivity.read_preset(config | {"num_samples": 4}, 2).M == 4
@@ -60,7 +60,7 @@ def test_the_preset_takes_the_papers_samples_where_it_names_none():
         ({"c1": [-1]}, "kind.c1=-1 must be a number of at least 0"),
     ],
 )
-def test_wrong_values_are_refused_in_a_sentence(wrong, message):
+def test_invalid_sensitivity_values_are_rejected_in_one_sentence(wrong, message):
     with pytest.raises(ValueError) as caught:
         Sensitivity(**wrong).values(PRESET)
     assert str(caught.value) == message
@@ -99,7 +99,7 @@ def test_differences_from_the_preset_are_paired_by_seed():
     assert best["cumulative_regret"] == pytest.approx(10 * best["mean_queue_regret"])
 
 
-def test_another_rho_is_no_rival():
+def test_settings_with_another_rho_are_not_ranked():
     preset = AcqbConstants(0.2, 1.0, 0.25, 5.0, 1)
     settings = list_small(preset)
     same = [s for s in settings if s.rho == 5.0]
@@ -111,7 +111,7 @@ def test_another_rho_is_no_rival():
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
 
 
-def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
+def test_sensitivity_figure_has_a_panel_per_constant_and_marks_the_preset():
     settings = list_small()
     rows = sensitivity.summarise_settings(plant(settings, 5.0 + np.arange(len(settings))))
     figure = sensitivity_figures.draw_sensitivity(sensitivity.tabulate_settings(rows), "Planted")
@@ -134,7 +134,7 @@ def planted_noise():
 
 
 @pytest.mark.slow
-def test_a_rho_is_a_point_and_varies_nothing_else():
+def test_every_rho_is_a_separate_grid_point():
     config = compose_config(
         "kind=sensitivity", "+source.rho=2.0", "source._target_=cqbjax.sources.Synthetic",
         "kind.rho=[1.0]", "kind.M=[3]", "kind.c1=[]", "kind.lambda0=[]", "kind.alpha_scale=[]",
@@ -159,7 +159,7 @@ def test_a_rho_is_a_point_and_varies_nothing_else():
 
 
 @pytest.mark.slow
-def test_one_command_writes_table_and_figure(tmp_path):
+def test_sensitivity_command_writes_table_and_figure(tmp_path):
     words = (
         "kind=sensitivity", "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12",
         "num_servers=2", "dim=2",
@@ -194,7 +194,7 @@ STUDIES = ("routerbench", "routerbench_K2", "mmlu_pro_K1", "mmlu_pro_K2")
 KEYS = ["alpha_scale", "lambda0", "c1"]
 
 
-def test_the_committed_ranking_follows_from_the_tables_of_the_studies():
+def test_committed_sensitivity_ranking_matches_the_committed_tables():
     """By the geometric mean over all cells of Q - Q* divided by the preset's."""
     ranked, ratios = pl.read_csv(TABLES / "sensitivity_ranked.csv"), []
     for name in STUDIES:

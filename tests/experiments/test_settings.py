@@ -26,7 +26,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_a_wrong_value_is_refused_by_its_key(key):
+def test_invalid_study_values_are_rejected_with_their_key(key):
     config = compose_config(
         f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9"
     )
@@ -36,13 +36,13 @@ def test_a_wrong_value_is_refused_by_its_key(key):
 
 
 @pytest.mark.parametrize("key", ["K", "slackness", "parameters", "alpha_scale"])
-def test_an_empty_grid_is_refused(key):
+def test_empty_grids_are_rejected(key):
     with pytest.raises(ValueError, match=rf"^{key}=\[\] must be a value or a list"):
         grid.compose(compose_config(f"{key}=[]"))
 
 
 @pytest.mark.slow
-def test_every_key_of_a_study_passes_as_it_is_shipped():
+def test_shipped_experiments_pass_validation():
     for name in EXPERIMENTS:
         assert grid.compose(compose_config(f"experiment={name}"))
 
@@ -64,22 +64,22 @@ OF_KINDS = [
 @pytest.mark.parametrize(
     ("words", "message"), cases(OF_KINDS, [words for words, _ in OF_KINDS[:2]], several=True)
 )
-def test_a_wrong_word_of_a_kind_of_study_is_refused(words, message):
+def test_invalid_study_type_settings_are_rejected(words, message):
     with pytest.raises(ValueError, match=message):
         study_types.prepare_points(compose_config(*words, "horizon=40"), make)
 
 
-def test_no_exploration_length_is_refused():
+def test_missing_explore_rounds_is_rejected():
     with pytest.raises(ValueError, match="explore_rounds=None must be"):
         configs.exploration_length(None, 10, 1.0)
 
 
-def test_a_word_for_the_exploration_constant_is_refused_where_a_rule_reads_it():
+def test_non_numeric_c1_is_rejected_by_rules_that_read_it():
     with pytest.raises(ValueError, match="c1=fast must be a number for explore_rounds=stabilised"):
         configs.exploration_length("stabilised", 10, "fast")
 
 
-def test_a_key_that_the_source_does_not_read_is_refused():
+def test_keys_unread_by_the_source_are_rejected():
     config = configs.from_omegaconf(OmegaConf.create({"source": {"dataset": "sprout"}}))
     with pytest.raises(ValueError, match="num_servers is of the synthetic source.*sprout"):
         validation.validate_overrides(["K=2", "num_servers=3"], config)
@@ -91,7 +91,7 @@ def test_a_key_that_the_source_does_not_read_is_refused():
         validation.validate_overrides(["dim=3"], config)
 
 
-def test_no_point_runs_before_all_are_checked():
+def test_all_grid_points_are_validated_before_running():
     config = compose_config("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
         study_types.prepare_points(config, make)
@@ -141,7 +141,7 @@ def points_with(changed):
 @pytest.mark.slow
 @settings_of(max_examples=400, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(changed=st.dictionaries(st.sampled_from(KEYS), ANYTHING, min_size=1, max_size=2))
-def test_whatever_is_configured_is_refused_in_a_sentence_or_makes_sense(changed):
+def test_random_study_values_are_rejected_in_one_sentence_or_valid(changed):
     for ready in points_with(changed) or ():
         asked = ready.point.config
         assert all(type(asked[key]) is int for key in validation.WHOLE_KEYS)
@@ -155,6 +155,6 @@ def test_whatever_is_configured_is_refused_in_a_sentence_or_makes_sense(changed)
 
 
 @pytest.mark.slow
-def test_what_is_good_is_not_refused():
+def test_valid_study_values_are_accepted():
     for key, value in {"K": 2, "slackness": 0.1, "drift.jump_at": 3, "spread": "sd"}.items():
         assert points_with({key: value})

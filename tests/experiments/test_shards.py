@@ -82,7 +82,7 @@ def read_back(ready, folder):
 
 
 @pytest.mark.slow
-def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
+def test_memory_estimate_includes_query_records(monkeypatch):
     """Of each of 2 policies and 2 seeds: 12 rounds of 17 bytes, and 12 rows of 9 numbers."""
     plain, rows = ready_of(), ready_of("queries=true")
     assert most_bytes(plain) == 3 * 2 * 2 * 12 * 17
@@ -94,7 +94,7 @@ def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, fabricating):
+def test_extending_grid_or_policies_runs_only_the_new_parts(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 1
     before = results.load(tmp_path)
@@ -116,7 +116,7 @@ def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, f
 
 
 @pytest.mark.slow
-def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabricating):
+def test_stored_policies_of_a_point_are_kept_when_one_is_added(tmp_path, fabricating):
     run(ready_of(rates=(0.3,)), tmp_path)
     run(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
     assert len(list(tmp_path.glob("*.nc"))) == 2
@@ -128,7 +128,7 @@ def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabri
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["horizon=6", "policy.acqb.c1=0.7"])
-def test_results_of_another_configuration_stay_and_are_not_used(tmp_path, fabricating, change):
+def test_results_of_other_configurations_are_kept_and_ignored(tmp_path, fabricating, change):
     """Changed and changed back: what is read is what was asked, and nothing runs twice."""
     run(ready_of(policy="acqb"), tmp_path)
     fabricating.clear()
@@ -145,7 +145,7 @@ def test_results_of_another_configuration_stay_and_are_not_used(tmp_path, fabric
         assert key == ("K=1", asked.point), "what was asked for last is newest"
 
 
-def test_seeds_and_rates_are_added_in_any_order_and_only_what_is_new_runs(tmp_path, fabricating):
+def test_seeds_and_rates_can_be_added_in_any_order_and_only_new_ones_run(tmp_path, fabricating):
     """Numbers are those of a study that was asked for everything at once."""
     steps = [
         (("num_seeds=2",), (0.4,), [(0.4, 0, 2)]),
@@ -184,7 +184,7 @@ def test_a_list_of_rates_is_stored_as_a_sweep_over_them(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating):
+def test_stored_command_lists_and_drops_outdated_results(tmp_path, fabricating):
     folder = tmp_path / "grid"
     run(ready_of(), folder)
     (old,) = folder.glob("*.nc")
@@ -201,7 +201,7 @@ def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating)
 
 
 @pytest.mark.slow
-def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
+def test_results_of_changed_code_are_not_reused(tmp_path, fabricating, monkeypatch):
     run(ready_of(), tmp_path)
     assert not left_of(ready_of(), tmp_path)
     monkeypatch.setattr(manifests.checkpoints, "hash_code", lambda *parts: "another")
@@ -209,7 +209,7 @@ def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
+def test_damaged_shards_are_set_aside_and_run_again(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     (file,) = tmp_path.glob("*.nc")
     file.write_bytes(file.read_bytes()[:-100])
@@ -231,7 +231,7 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_two_processes_that_run_the_same_both_end_well(tmp_path, fabricating):
+def test_two_processes_can_run_the_same_study(tmp_path, fabricating):
     """The second finds what the first has stored meanwhile, and leaves it."""
     left = left_of(ready_of(), tmp_path)
     files = set()
@@ -252,7 +252,7 @@ def test_two_processes_that_run_the_same_both_end_well(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_what_is_run_again_is_stored_in_place_of_the_older(tmp_path, fabricating):
+def test_rerun_results_replace_older_ones(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     (first,) = tmp_path.glob("*.nc")
     run(ready_of("rerun=true"), tmp_path)
@@ -263,7 +263,7 @@ def test_what_is_run_again_is_stored_in_place_of_the_older(tmp_path, fabricating
 
 
 @pytest.mark.slow
-def test_a_clock_that_was_set_back_makes_no_result_older(tmp_path, fabricating, monkeypatch):
+def test_result_order_does_not_depend_on_the_clock(tmp_path, fabricating, monkeypatch):
     class Ahead(datetime.datetime):
         @classmethod
         def now(cls, tz=None):
@@ -280,7 +280,7 @@ def test_a_clock_that_was_set_back_makes_no_result_older(tmp_path, fabricating, 
 
 
 @pytest.mark.slow
-def test_a_result_of_an_older_version_is_set_aside_and_not_called_torn(tmp_path, fabricating):
+def test_results_of_an_older_version_are_set_aside_as_older(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     (file,) = tmp_path.glob("*.nc")
     file.write_bytes(file.read_bytes()[:-100])
@@ -298,7 +298,7 @@ def test_results_of_another_experiment_are_not_touched(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, fabricating):
+def test_overflowing_points_are_skipped_and_others_stored(tmp_path, fabricating):
     ready = ready_of()
     ready.insert(1, ready_of("capacity=1", rates=(0.45,))[0])
     assert run(ready, tmp_path) == {"K=1,arrival_rate=0.45": "capacity=1 overflowed"}
@@ -309,7 +309,7 @@ def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_reported_and_loses_nothing(tmp_path, fabricating, monkeypatch):
+def test_full_disk_is_reported_without_losing_results(tmp_path, fabricating, monkeypatch):
     run(ready_of(rates=(0.3,)), tmp_path)
 
     def full(*_, **__):
@@ -340,7 +340,7 @@ def test_an_unwritable_folder_is_reported_before_anything_runs(tmp_path):
 
 
 @pytest.mark.slow
-def test_shards_hold_as_many_runs_as_they_may(tmp_path):
+def test_shards_hold_up_to_shard_runs_runs(tmp_path):
     ready = ready_of("shard_runs=4", rates=(0.3, 0.35, 0.4, 0.45, 0.5))
     assert [len(shard) for shard in loop.divide(ready)] == [2, 2, 1]
     ready = ready_of(rates=(0.3, 0.35, 0.4, 0.45, 0.5))
@@ -357,7 +357,7 @@ def test_unrequested_rounds_are_not_held_in_memory(tmp_path, fabricating):
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_at_random_moments_ends_with_the_values_of_one_that_was_not(tmp_path):
+def test_killed_and_resumed_sweeps_store_the_same_values(tmp_path):
     words = [
         "-m", "policy=[random]", "num_seeds=2", "horizon=12", "arrival_rate=0.3,0.4,0.5,0.6",
         "name=grid", "shard_runs=2",

@@ -52,7 +52,7 @@ def dots(panel):
     }
 
 
-def test_dots_are_means_and_bars_their_intervals():
+def test_cost_figure_shows_means_with_intervals():
     made = point()
     (panel,) = draw_cost_quality([made]).axes
     drawn = dots(panel)
@@ -69,7 +69,7 @@ def test_dots_are_means_and_bars_their_intervals():
     assert panel.get_xlabel() == "USD per 1,000 satisfied queries"
 
 
-def test_dots_of_a_sweep_are_joined_in_its_order_and_nobody_has_no_dot():
+def test_cost_figure_joins_swept_points_in_order_and_skips_missing_values():
     swept = [point(price=price, **{"source.rho": rho}) for rho, price in ((10, 1), (2, 3), (5, 2))]
     swept[0]["dollars"][LABELS.index("random")] = np.nan
     figure = draw_cost_quality(swept)
@@ -80,7 +80,7 @@ def test_dots_of_a_sweep_are_joined_in_its_order_and_nobody_has_no_dot():
     assert "joined: rho = 2, 5, 10" in title
 
 
-def test_the_line_joins_the_policies_that_no_other_beats_in_cost_and_score():
+def test_pareto_line_joins_the_undominated_policies():
     columns = ("policy", "mean", "mean_score")
     rows = [("acqb", 2.0, 0.8), ("zero", 1.0, 0.7), ("random", 3.0, 0.6), ("optimal", 1.0, 0.5)]
     cells = pl.DataFrame(rows, columns, orient="row")
@@ -91,7 +91,7 @@ def test_the_line_joins_the_policies_that_no_other_beats_in_cost_and_score():
     np.testing.assert_allclose(line.get_xydata(), [(1000, 0.7), (2000, 0.8)])
 
 
-def test_the_line_is_the_share_that_is_there_for_longer():
+def test_time_figure_shows_the_tail_distribution():
     made = point()
     share = users.compute_tail(made).sel(policy="acqb").isel(arrival_rate=0, seed=2)
     waits = made.waits.sel(policy="acqb").isel(arrival_rate=0, seed=2).values
@@ -108,7 +108,7 @@ def test_the_line_is_the_share_that_is_there_for_longer():
 
 
 @pytest.mark.slow
-def test_a_figure_is_drawn_where_what_it_needs_was_recorded():
+def test_figures_are_drawn_if_their_arrays_were_recorded():
     whole = [point(), point(K=2)]
     few = dict(users.draw_user_figures(whole, True, "ci"))
     assert list(few) == ["cost_quality", "time_in_system", "waiting"]
@@ -143,7 +143,7 @@ def test_titles_stay_within_their_panels():
 
 
 @pytest.mark.slow
-def test_the_report_draws_them_again_from_what_is_stored(tmp_path):
+def test_report_redraws_user_figures_from_stored_results(tmp_path):
     words = "experiment=synthetic", f"horizon={HORIZON}", "K=1", f"results_dir={tmp_path}"
     config = compose_config(*words)
     text = yaml.safe_dump(configs.to_plain(config))

@@ -38,7 +38,7 @@ def make_comparison(queue, expected=None, numbers=None, unsupported=0.0, seeds=4
     )  # fmt: skip
 
 
-def test_uncertainty_of_data_is_separated_from_that_of_seeds():
+def test_variance_of_the_data_is_separated_from_variance_of_seeds():
     draw = np.random.default_rng(1)
     expected = 0.6 + 0.03 * draw.standard_normal((2, 200))
     shown = make_comparison([2.0, 3.0], expected)
@@ -66,7 +66,7 @@ def test_a_queue_near_its_limit_has_a_longer_upper_side():
     np.testing.assert_allclose(draws[:, shown.numbers], queue, rtol=0.05)
 
 
-def test_parity_fails_where_the_scenario_does_not_give_back_the_log():
+def test_parity_fails_where_the_scenario_deviates_from_the_log():
     shown = make_comparison([2.0, 3.0])
     assert all(chance > 0.5 for *_, chance in compare.check_parity(shown))
     wrong = shown._replace(about=ABOUT | {"attempts_a_query": 2.5})
@@ -82,7 +82,7 @@ def test_parity_fails_where_the_scenario_does_not_give_back_the_log():
         ("hour", [3, 0.9, 0.35, 1e-4], "retry rate from 3 to 4 o'clock is 0.900 in the log"),
     ],
 )  # fmt: skip
-def test_parity_of_times_and_hours(key, value, what):
+def test_parity_covers_service_times_and_hours(key, value, what):
     shown = make_comparison([2.0, 3.0])
     wrong = shown._replace(about=ABOUT | {key: value})
     lines = list(compare.describe_comparison(wrong, compare.tabulate(wrong)))
@@ -98,12 +98,12 @@ def test_parity_of_times_and_hours(key, value, what):
         ([2.0, 1.0, 3.0], 0.3, "This log cannot tell: x has the shortest queue, but 30%"),
     ],
 )
-def test_the_best_policy_is_named_where_the_log_determines_it(queue, unsupported, start):
+def test_best_policy_is_recommended_if_the_log_determines_it(queue, unsupported, start):
     shown = make_comparison(queue, unsupported=unsupported)
     assert compare.recommend(compare.tabulate(shown), shown).startswith(start)
 
 
-def test_a_log_that_is_too_small_gets_the_size_that_suffices():
+def test_recommendation_states_the_sufficient_log_size():
     expected = 0.6 + 0.1 * np.random.default_rng(1).standard_normal((3, 200))
     shown = make_comparison([2.0, 2.05, 2.3], np.clip(expected, 0.3, 0.9))
     text = compare.recommend(compare.tabulate(shown), shown)
@@ -111,14 +111,14 @@ def test_a_log_that_is_too_small_gets_the_size_that_suffices():
     assert "requests would tell, most of all of b, whose departures are the least known" in text
 
 
-def test_with_one_llm_schedules_are_compared():
+def test_single_llm_logs_compare_schedules():
     arrays = scenario.ScenarioArrays(*[np.ones((3, 1))] * 9)
     labels = list(compare.make_candidates(arrays, ["m"]))
     assert labels == [compare.TODAY, "newest", "least_served", "random"]
 
 
 @pytest.mark.slow
-def test_the_log_s_own_policy_gives_back_the_log(tmp_path):
+def test_fitted_logging_policy_reproduces_the_log(tmp_path):
     generate_log(7, queries=2000, worth=2.0, marked=True)[0].write_ndjson(tmp_path / "log.jsonl")
     log = requests.read_log(tmp_path / "log.jsonl")
     fitted = fit.fit_log(log, retries.find_retries(log), retries.MAX_GAP)

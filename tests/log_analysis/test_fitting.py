@@ -40,7 +40,7 @@ def by_name(truth, models):
     return truth[:, [ord(name[-1]) - ord("a") for name in models]]
 
 
-def test_departures_are_those_of_the_truth_although_routing_is_confounded(planted):
+def test_departure_estimates_recover_the_truth_under_confounded_routing(planted):
     frame, truth, fitted = planted
     departure = by_name(truth.departure, fitted.about["models"]).mean(axis=0)
     table = fitted.overlap.table
@@ -55,7 +55,7 @@ def test_departures_are_those_of_the_truth_although_routing_is_confounded(plante
     assert np.abs(naive - departure).max() > 2 * np.abs(drawn.mean(axis=0) - departure).max()
 
 
-def test_contexts_that_are_worth_nothing_gain_nothing(tmp_path):
+def test_uninformative_contexts_give_no_gain(tmp_path):
     log, found = read(tmp_path, generate_log(4, queries=1500, worth=0.0, marked=True)[0])
     fitted = fit.fit_log(log, found, retries.MAX_GAP)
     assert fitted.chosen.gains[fitted.chosen.name][0] < 0.002
@@ -81,7 +81,7 @@ def test_posterior_intervals_cover_the_truth():
     assert 50 <= covered <= 60 and fitted.design_effect > 1.5
 
 
-def test_an_llm_that_always_fails_a_query_again_is_noticed():
+def test_dependence_between_attempts_of_a_query_is_detected():
     draw = np.random.default_rng(0)
     first = draw.uniform(size=1000) < 0.5
     query = np.concatenate([np.arange(1000), np.flatnonzero(~first)])
@@ -106,7 +106,7 @@ def test_departures_are_corrected_to_the_doubly_robust_estimate():
     assert not np.any(departures.estimate_bias(noise))
 
 
-def test_equal_requests_of_a_user_count_once():
+def test_identical_requests_of_a_user_count_once():
     draw, copies = np.random.default_rng(0), 4
     model, departs = (np.repeat(draw.integers(2, size=60), copies) for _ in range(2))
     users, text = np.repeat(np.arange(60), copies), np.zeros(60 * copies, int)
@@ -122,7 +122,7 @@ def test_equal_requests_of_a_user_count_once():
     assert tables[0]["DR"].equals(tables[1]["DR"])
 
 
-def test_prompts_that_an_llm_never_got_are_not_compared(tmp_path):
+def test_prompts_without_overlap_are_not_compared(tmp_path):
     frame, _ = generate_log(5, queries=1500, worth=1.0, marked=True)
     topic = pl.col("prompt").str.contains(f": ({'|'.join(TOPICS['python'])})")
     log, found = read(tmp_path, frame.filter(~(topic & (pl.col("model") == "llm-a"))))
@@ -140,7 +140,7 @@ def test_only_a_share_of_retries_are_failures():
     np.testing.assert_allclose(corrected, 1 - fails, rtol=1e-5)
 
 
-def test_an_llm_with_longer_prompts_is_not_taken_for_an_expensive_or_slow_one(tmp_path):
+def test_costs_and_latencies_are_adjusted_for_prompt_length(tmp_path):
     draw, size = np.random.default_rng(0), 2000
     length = draw.integers(5, 200, size)
     model = np.where(draw.uniform(size=size) < length / 200, "long", "short")
@@ -167,7 +167,7 @@ def test_an_llm_with_longer_prompts_is_not_taken_for_an_expensive_or_slow_one(tm
     assert service.names.servers == list(log.models) and expected.max() > 1.2
 
 
-def test_hours_with_few_attempts_are_no_reason_for_parity_to_fail(tmp_path):
+def test_hours_with_few_attempts_do_not_fail_parity(tmp_path):
     rows = [
         {"timestamp": 1.7e9 + 3600 * i, "user": f"u{i}", "prompt": f"prompt {i}", "model": "m"}
         for i in range(240)
@@ -177,7 +177,7 @@ def test_hours_with_few_attempts_are_no_reason_for_parity_to_fail(tmp_path):
     assert "hour" not in about and about["stay"] == 0
 
 
-def test_satisfaction_counts_raters_for_those_who_rate_as_rarely(tmp_path):
+def test_satisfaction_weights_ratings_by_inverse_rating_probability(tmp_path):
     """Users who depart rate five times as often after one prompt, where they are less satisfied."""
     draw, size = np.random.default_rng(0), 4000
     hard = draw.uniform(size=size) < 0.5
@@ -194,7 +194,7 @@ def test_satisfaction_counts_raters_for_those_who_rate_as_rarely(tmp_path):
     assert arrays.low.mean() < 0.65 < arrays.high.mean() and arrays.low.mean() > 0.55
 
 
-def test_gaps_that_the_end_of_the_log_cuts_off_weigh_more(tmp_path):
+def test_censored_return_gaps_are_reweighted(tmp_path):
     draw, size = np.random.default_rng(0), 10_000
     asked = np.sort(draw.uniform(0, 5000, size))
     gaps = draw.uniform(0, 1000, size)
@@ -258,7 +258,7 @@ def test_a_fitted_scenario_is_an_ordinary_source(planted, tmp_path):
         scenario.make_posterior_pool(str(files[0]))
 
 
-def test_draws_depart_as_often_as_the_log_however_uncertain_they_are():
+def test_posterior_draws_match_the_departure_rate_of_the_log():
     draw = np.random.default_rng(3)
     x = np.column_stack([np.ones(300), draw.normal(size=(300, 20))])
     departs = (draw.uniform(size=300) < 0.9).astype(float)

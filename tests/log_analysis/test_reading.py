@@ -33,7 +33,7 @@ def write(tmp_path, some, name="log.jsonl"):
     return path
 
 
-def test_all_formats_hold_the_same_requests(tmp_path):
+def test_all_file_formats_give_the_same_requests(tmp_path):
     frame = pl.DataFrame(rows())
     paths = [tmp_path / f"log.{end}" for end in ("jsonl", "json", "csv", "parquet", "jsonl.gz")]
     frame.write_ndjson(paths[0])
@@ -57,7 +57,7 @@ def test_all_formats_hold_the_same_requests(tmp_path):
         ("1735689601500000", 1735689601.5), ("12.5", 12.5), ("noon", None),
     ],
 )  # fmt: skip
-def test_a_time_is_understood(text, seconds):
+def test_timestamps_are_parsed(text, seconds):
     assert requests.parse_times(pl.Series([text]))[0].to_list() == [seconds]
 
 
@@ -93,7 +93,7 @@ OF_FORM = {
 
 
 @pytest.mark.parametrize("name", OF_FORM)
-def test_a_form_is_recognised(name, tmp_path):
+def test_log_formats_are_recognised(name, tmp_path):
     log = requests.read_log(write(tmp_path, [OF_FORM[name]]))
     (row,) = log.frame.iter_rows(named=True)
     assert log.form == name and log.models == ("m",)
@@ -105,7 +105,7 @@ def test_a_form_is_recognised(name, tmp_path):
     assert log.timed == (name != "ShareGPT")
 
 
-def test_bad_rows_are_counted_and_too_many_stop(tmp_path):
+def test_invalid_rows_are_counted_and_too_many_raise(tmp_path):
     bad = [{**rows()[0], "timestamp": "noon"}, {**rows()[1], "model": None}, {"cost": -1}]
     path = write(tmp_path, [*rows(100), *bad])
     path.write_text("nonsense\n" + path.read_text())
@@ -119,7 +119,7 @@ def test_bad_rows_are_counted_and_too_many_stop(tmp_path):
         requests.read_log(path, {"model": "llm"}, max_bad=1.0)
 
 
-def test_oddities_are_named(tmp_path):
+def test_anomalies_of_a_log_are_reported(tmp_path):
     some = rows()
     some[5], some[6] = some[6], some[5]
     some[7] |= {"timestamp": "2025-01-01T01:00:07+01:00", "status": "error"}
@@ -132,7 +132,7 @@ def test_oddities_are_named(tmp_path):
         assert part in notes, notes
 
 
-def test_retries_are_linked_as_the_log_marks_them(tmp_path):
+def test_linked_retries_match_marked_retries(tmp_path):
     frame, truth = generate_log(1, queries=400, marked=True)
     path = tmp_path / "log.jsonl"
     frame.write_ndjson(path)
@@ -157,7 +157,7 @@ OUTCOMES = (  # as a log has them, and whether they count as satisfied
 
 
 @pytest.mark.parametrize(("ratings", "known"), OUTCOMES)
-def test_an_outcome_is_satisfied_or_not(ratings, known, tmp_path):
+def test_ratings_are_converted_to_outcomes(ratings, known, tmp_path):
     some = [one | {"rating": value} for one, value in zip(rows(5), ratings, strict=True)]
     log = requests.read_log(write(tmp_path, some), models={"large": "small"})
     assert log.frame["outcome"].to_list() == known and log.models == ("small",)
@@ -173,7 +173,7 @@ MARKED = {  # six requests, of two users in turn: the third retries the first, t
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_each_way_to_mark_a_retry_names_the_request_before(name, tmp_path):
+def test_every_retry_marker_links_to_the_previous_request(name, tmp_path):
     some = [one | {"user_id": f"user {i % 2}"} for i, one in enumerate(rows(6))]
     some = [one | {name: mark} for one, mark in zip(some, MARKED[name], strict=True)]
     found = retries.find_retries(requests.read_log(write(tmp_path, some)))
@@ -193,14 +193,14 @@ def test_a_retry_must_come_within_the_gap(tmp_path):
     assert summary.tabulate_models(log, found, retries.MAX_GAP)["retried"].to_list() == [1.0, 1.0]
 
 
-def test_nothing_of_prompts_or_users_is_held(tmp_path):
+def test_logs_store_no_prompts_or_user_names(tmp_path):
     log = requests.read_log(write(tmp_path, rows()))
     texts = [name for name, kind in log.frame.schema.items() if kind == pl.String]
     assert texts == ["candidates"]
     assert "user 3" not in str(log) and "What is" not in str(log)
 
 
-def test_describe_reports_what_is_missing_and_why_retries_are_not_found(
+def test_describe_reports_missing_fields_and_reasons_for_missing_retries(
     tmp_path, monkeypatch, capsys
 ):
     def call(*words):

@@ -46,7 +46,7 @@ def turns(*changes):
     return made
 
 
-def test_the_user_arrives_before_the_response_by_the_papers_formula(tmp_path):
+def test_arrival_times_follow_the_papers_formula(tmp_path):
     later = [(BEGIN + 10 * SECOND, "word" * 300), (BEGIN + 99 * SECOND, ANSWER)]
     _, log, texts = read(
         tmp_path, [generated_log.make_conversation(MODEL, "a1", "Why?", later), row(at=7)]
@@ -67,7 +67,7 @@ def two_answers(**changed):
     return made
 
 
-def test_a_last_response_without_a_time_has_the_rows(tmp_path):
+def test_last_response_without_timestamp_uses_the_time_of_the_row(tmp_path):
     """Else what is asked again before it would be taken for a retrial."""
     again = generated_log.make_conversation(MODEL, "a1", "Why?", [(BEGIN + 30 * SECOND, ANSWER)])
     _, log, _ = read(tmp_path, [two_answers(), again])
@@ -77,7 +77,7 @@ def test_a_last_response_without_a_time_has_the_rows(tmp_path):
     assert (made.identical, made.early) == (0, 1)
 
 
-def test_a_user_is_identified_by_the_rows_address_before_the_first_turns(tmp_path):
+def test_users_are_identified_by_row_address_and_then_by_first_turn(tmp_path):
     """Where the row has none, that of the first turn counts."""
     rows = []
     for i, (ip, one) in enumerate((("a1", "a2"), ("a1", "a3"), ("a1", None), (None, "a1"))):
@@ -130,7 +130,7 @@ def test_every_row_is_read_or_counted_with_the_reason(tmp_path):
     assert log["answered"][2] == log["answered"][0] + 3 * SECOND
 
 
-def test_a_log_of_which_rows_stand_twice_has_the_chains_of_the_log_without_them(tmp_path):
+def test_duplicated_rows_do_not_change_the_chains(tmp_path):
     rows = [row(at=60 * i, prompt=f"prompt {i % 4}", ip=f"u{i % 3}") for i in range(24)]
     once, twice = tmp_path / "once", tmp_path / "twice"
     generated_log.write_shard(once / "train-0.parquet", rows)
@@ -216,7 +216,7 @@ def test_a_field_of_another_type_is_one_sentence(tmp_path, name, kind, value, me
 
 
 @pytest.mark.parametrize("text", ["1700000000000", "1700000000", "20231114", "soon"])
-def test_digits_alone_are_no_time(text):
+def test_digits_are_not_parsed_as_timestamps(text):
     assert conversations.parse_time(text) is None
 
 

@@ -27,7 +27,7 @@ def test_routerbench_csvs_equal_the_parquet_row_for_row(shared_data):
     assert table.notes == ("merged 28 rows into 14 prompts of the same id",)
 
 
-def test_routerbench_lends_a_score_only_for_the_same_response(tmp_path):
+def test_routerbench_fills_missing_scores_only_from_identical_responses(tmp_path):
     frame = schemas.routerbench_frame(3)
     llm, rest = (
         schemas.ROUTERBENCH_LLMS[4],
@@ -111,7 +111,7 @@ def test_routerbench_faults_are_named(tmp_path):
         ds.read_routerbench(tmp_path / "x.csv")
 
 
-def test_routerbench_names_the_users_own_file_row_and_column_among_several(tmp_path):
+def test_routerbench_errors_name_file_row_and_column_among_several_files(tmp_path):
     """The CSVs are joined and sorted by their own row number, which the error must not show."""
     frame = schemas.routerbench_frame(20).with_row_index("")
     first, second = tmp_path / "a_train.csv", tmp_path / "b_train.csv"
@@ -132,7 +132,7 @@ def test_routerbench_names_the_users_own_file_row_and_column_among_several(tmp_p
         ds.read_routerbench(tmp_path)
 
 
-def test_routerbench_skips_no_csv_that_holds_costs(tmp_path):
+def test_routerbench_reads_every_csv_with_costs(tmp_path):
     frame = schemas.routerbench_frame(6)
     frame[:3].write_csv(tmp_path / "a.csv")
     pl.DataFrame({"model": ["x"], "price": [1.0]}).write_csv(tmp_path / "models.csv")
@@ -194,7 +194,7 @@ def test_a_hostile_pickle_is_refused_by_name_and_never_runs(tmp_path, protocol):
     assert not target.exists()
 
 
-def test_other_ways_into_a_pickle_are_refused(tmp_path):
+def test_pickles_with_other_exploits_are_rejected(tmp_path):
     dotted = b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93."
     cases = {
         "builtins.eval": pickle.dumps(Hostile(tmp_path, eval)),

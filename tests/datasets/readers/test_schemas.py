@@ -77,7 +77,7 @@ def test_ids_are_equal_whatever_their_type(tmp_path):
         assert ds.read_compact(tmp_path / "own.parquet").prompt_ids == ("1", "2")
 
 
-def test_embedllm_at_its_112_llms(tmp_path):
+def test_embedllm_is_read_with_112_llms(tmp_path):
     labels, texts = schemas.write_embedllm(tmp_path)
     table = ds.read_embedllm(tmp_path)
     assert table.num_servers == 112
@@ -143,7 +143,7 @@ def test_sprout_costs_are_tokens_times_price_at_its_14_llms(tmp_path):
     assert "made-up content" in ds.find_dataset("sprout").read(tmp_path, None).proxy_note
 
 
-def test_sprout_is_strict_about_structs_alone(tmp_path):
+def test_sprout_validates_only_the_struct_columns(tmp_path):
     schemas.write_sprout(tmp_path)
     for file in (tmp_path / "data").glob("*.parquet"):
         frame = pl.read_parquet(file).drop("key", "dataset", "golden_answer", "dataset idx")
@@ -162,7 +162,7 @@ def test_sprout_is_strict_about_structs_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["routerbench", "embedllm", "sprout"])
-def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
+def test_synthetic_content_is_marked_as_a_proxy(name, tmp_path):
     schemas.write(name, tmp_path, 20)
     table = ds.find_dataset(name).read(tmp_path, None)
     title = ds.find_dataset(name).title
@@ -253,7 +253,7 @@ def test_embedllm_reads_a_quoted_header_and_notes_an_absent_file(tmp_path):
         ds.read_embedllm(tmp_path)
 
 
-def test_shipped_prices_and_what_a_price_list_may_be(tmp_path):
+def test_price_lists_are_validated_and_shipped_ones_cover_sprout(tmp_path):
     shipped = prices.read_prices(prices.shipped_prices("sprout"))
     assert len(shipped) == len(prices.find_prices(schemas.SPROUT_LLMS, shipped, tmp_path)) == 14
     with pytest.raises(
@@ -276,7 +276,7 @@ def test_shipped_prices_and_what_a_price_list_may_be(tmp_path):
         prices.read_prices(bad)
 
 
-def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
+def test_every_embedllm_llm_has_a_price_in_every_spelling():
     file, names = prices.shipped_prices("embedllm"), schemas.EMBEDLLM_PAPER
     listed = prices.read_prices(file)
     assert len(set(names)) == 122

@@ -44,7 +44,7 @@ def assert_same(folder, whole):
 
 
 @pytest.mark.slow
-def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path):
+def test_ray_reproduces_one_process_despite_a_killed_worker(tmp_path):
     pytest.importorskip("ray")
     whole = run_in_one_process(tmp_path / "here")
     folder, killed = tmp_path / "ray", tmp_path / "killed"
@@ -78,7 +78,7 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
 
 
 @pytest.mark.slow
-def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_reported(tmp_path):
+def test_slurm_jobs_reproduce_one_process_and_lost_jobs_are_reported(tmp_path):
     pytest.importorskip("submitit")
     whole = run_in_one_process(tmp_path / "here")
     folder, die = tmp_path / "slurm", tmp_path / "die"
@@ -107,7 +107,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_reported(t
     assert_same(folder, whole)
 
 
-def test_an_engine_that_is_not_installed_is_named():
+def test_missing_cluster_libraries_are_named():
     with pytest.raises(ValueError, match=r"cluster=ray needs no_such_engine.*cqbjax\[ray\]"):
         lazy.import_extra("no_such_engine", "ray", "cluster=ray")
 
@@ -116,7 +116,7 @@ def test_an_unknown_cluster_is_refused():
     assert "cluster dask is unknown; choose from ray, slurm" in refusal_of(["cluster=dask"])
 
 
-def test_a_machine_without_slurm_is_reported(tmp_path, monkeypatch):
+def test_missing_slurm_is_reported(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="cluster=slurm cannot submit"):
