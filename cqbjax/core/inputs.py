@@ -184,4 +184,4 @@ def suggest_names(name: str, known: Sequence[str], shown: Sequence[str] | None =
     similar = list(dict.fromkeys(similar))[:2]
     if similar:
         return f": did you mean {' or '.join(similar)}?"
-    return f"; choose from {', '.join(known if shown is None else shown)}"
+    return f"; choose from {', '.join(known if shown is None else shown) or 'an empty list'}"

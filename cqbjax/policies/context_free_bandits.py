@@ -172,7 +172,8 @@ class LlmRanking(_CountBandit):
             `thompson`: in every round, servers are ranked by draws from Beta(1 + accepted, 1 + not
             accepted) (Thompson 1933). `greedy`: by the mean of this distribution. `ucb`: by the
             mean plus `width` standard deviations, in place of the quantile of Kaufmann (2012).
-            Ties go to the lower number.
+            Ties go to the lower number. With K > 1, an offered server counts as not accepted if the
+            user chose another answer.
         tries: how often `index="best"` offers each server before it fixes the ranking.
         width: the standard deviations that `index="ucb"` adds to the mean.
         schedule: the queue rule that picks the query, or `joint`: the query whose assortment,

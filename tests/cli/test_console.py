@@ -116,6 +116,7 @@ SIMILAR = {
     "experiment=synthetc": "experiment synthetc is unknown: did you mean synthetic or ",
     "policy=[knn_fallbck]": "policy knn_fallbck is unknown: did you mean knn_fallback or ",
     "policy.acqb.c_1=3": "policy.acqb.c_1 is no key of policy.acqb: did you mean c1?",
+    "policy.optimal.c1=3": "policy.optimal.c1 is no key of policy.optimal; choose from an empty",
 }
 
 
