@@ -44,8 +44,7 @@ class BatchLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> list[JobReturn]:
-        """Run the task on the jobs, which return nothing."""
+        """Run the task on the jobs, and return its value for each."""
         from cqbjax.cli import _compose
 
-        _compose.launch_jobs(self._task, self._config, job_overrides)
-        return []
+        return _compose.launch_jobs(self._task, self._config, job_overrides)

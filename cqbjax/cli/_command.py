@@ -70,14 +70,15 @@ def run_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments) -
 
 
 @end_quietly()
-def run_configured(task: Callable[[Sequence[Job]], None], folder: Path = CONF) -> None:
+def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) -> None:
     """Run a command on the configurations that the overrides of the command line compose.
 
     User files (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules (`_target_:
     my_policy.MyPolicy`) are found in the current folder.
 
     Args:
-        task: takes the jobs, all of a multirun or the only one.
+        task: takes the jobs, all of a multirun or the only one, and returns the objective of each
+            job if a search runs it.
         folder: folder of the `config.yaml` that the overrides change.
 
     Raises:
@@ -97,7 +98,7 @@ def run_configured(task: Callable[[Sequence[Job]], None], folder: Path = CONF) -
         sys.argv = ["verbose=true" if word in ("-v", "--verbose") else word for word in sys.argv]
     folders: dict[str, str] = {}
 
-    def run_task(composed: DictConfig | Sequence[Job]) -> None:
+    def run_task(composed: DictConfig | Sequence[Job]) -> Any:
         # Hydra would print a page for an error that leaves the task.
         with report_errors(folders):
             if isinstance(composed, DictConfig):
@@ -106,7 +107,7 @@ def run_configured(task: Callable[[Sequence[Job]], None], folder: Path = CONF) -
                 composed = [_compose.convert_job(composed, words, name)]
             jobs = [_name_study(job) for job in composed]
             folders.update((key, str(jobs[0].config.get(key))) for key in FOLDERS)
-            task(jobs)
+            return task(jobs)
 
     with report_errors():
         _add_current_folder()

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import setup_globals
+from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -38,6 +38,9 @@ from cqbjax.experiments.grid import Job
 
 # A checkout also has the configurations of the paper's reproduction, which is not in the wheel.
 SHIPPED = [path for path in (CONF, CONF.parent / "reproduction" / "conf") if path.is_dir()]
+
+# Sweepers that hand over all jobs at once, and want no objective.
+GRID_SWEEPERS = ("grid", "basic")
 
 
 def list_bases() -> dict[str, Path]:
@@ -240,8 +243,9 @@ def _list_keys() -> tuple[frozenset[str], dict[str, list[str]]]:
 
 
 def launch_jobs(
-    task: Callable[[Sequence[Job]], Any], config: DictConfig, words: Sequence[Sequence[str]]
-) -> None:
+    task: Callable[[Sequence[Job]], Sequence[Any] | None], config: DictConfig,
+    words: Sequence[Sequence[str]],
+) -> list[JobReturn]:  # fmt: skip
     """Compose the jobs of a multirun, and call the task on all of them.
 
     Args:
@@ -251,14 +255,26 @@ def launch_jobs(
     """
     setup_globals()
     HydraConfig.instance().set_config(config)
-    task(compose_jobs(words, config.hydra.job.config_name))
+    typed = set(config.hydra.overrides.task)
+    searched = config.hydra.runtime.choices["hydra/sweeper"] not in GRID_SWEEPERS
+    # A search may hand over a single job: the keys that it sets count as swept nevertheless.
+    chosen = {w.partition("=")[0] for job in words for w in job if searched and w not in typed}
+    jobs = compose_jobs(words, chosen, config.hydra.job.config_name)
+    values = task([job._replace(searched=searched) for job in jobs]) or [None] * len(jobs)
+    return [
+        JobReturn(
+            overrides=job.words, _return_value=value,
+            status=JobStatus.FAILED if isinstance(value, Exception) else JobStatus.COMPLETED,
+        )
+        for job, value in zip(jobs, values, strict=True)
+    ]  # fmt: skip
 
 
 def combine_words(words: Sequence[str]) -> list[list[str]]:
     """Return the overrides of each job of a multirun: all combinations of its keys' values.
 
     Raises:
-        HydraException: an override that cannot be parsed, or is not a list of values.
+        HydraException: an override that cannot be parsed, or that only a search understands.
     """
     by_key: dict[str, list[str]] = {}
     for one in _parse(words):
@@ -268,15 +284,18 @@ def combine_words(words: Sequence[str]) -> list[list[str]]:
         elif one.is_discrete_sweep():
             by_key[key] = [f"{key}={value}" for value in one.sweep_string_iterator()]
         else:
-            raise HydraException(f"{one.input_line} has no values: a sweep takes {key}=a,b,c")
+            raise HydraException(f"{one.input_line} is for a search: a sweep takes {key}=a,b,c")
     return [list(job) for job in itertools.product(*by_key.values())]
 
 
-def compose_jobs(words: Sequence[Sequence[str]], name: str = "config") -> list[Job]:
+def compose_jobs(
+    words: Sequence[Sequence[str]], chosen: Collection[str] = (), name: str = "config"
+) -> list[Job]:
     """Compose jobs, with the same result as Hydra, which must be initialised.
 
     Args:
         words: overrides of each job.
+        chosen: keys that count as swept even if the jobs do not differ in them.
         name: name of the file that is composed.
 
     Raises:
@@ -291,7 +310,7 @@ def compose_jobs(words: Sequence[Sequence[str]], name: str = "config") -> list[J
     lines = [{key: str(one.input_line) for key, one in job.items()} for job in by_key]
     swept = [
         key for key in dict.fromkeys(key for job in by_key for key in job)
-        if len({job.get(key) for job in lines}) > 1
+        if key in chosen or len({job.get(key) for job in lines}) > 1
     ]  # fmt: skip
     return [
         Job(
@@ -325,7 +344,7 @@ class Choices(NamedTuple):
 
 
 def _find_composer(name: str) -> "JobComposer":
-    """Return the composer of a file and search path, cached: each choice is composed once."""
+    """Return the composer of a file and search path, cached: a search composes choices once."""
     sources = GlobalHydra.instance().config_loader().get_sources()
     key = (name, *(one.full_path() for one in sources))
     if key not in _composers:

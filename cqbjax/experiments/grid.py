@@ -35,11 +35,13 @@ class Job(NamedTuple):
         config: composed; its key `grid` names the keys whose list spans a grid.
         swept: the keys in which the jobs of a multirun differ, with the values of this job.
         words: overrides of the job, `key=value`.
+        searched: whether a search needs its objective.
     """
 
     config: ComposedConfig
     swept: Mapping[str, Any]
     words: Sequence[str]
+    searched: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

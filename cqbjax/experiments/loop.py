@@ -34,6 +34,7 @@ from cqbjax.experiments.grid import GridPoint, Job, PreparedPoint, Study
 from cqbjax.experiments.manifests import manifest_of
 from cqbjax.experiments.study import Factory
 from cqbjax.experiments.validation import RUN_KEYS
+from cqbjax.results.frame import LAST
 from cqbjax.results.index import Cell, ResultIndex, RunRequest
 from cqbjax.results.points import StoredPoint
 
@@ -44,45 +45,55 @@ MIN_SHARDS = 8
 Make = Callable[[Config], Any]
 
 
-def run_study(study: Study, make: Make, show: Show | None = None) -> None:
-    """Validate, run and show a study.
+def run_study(study: Study, make: Make, show: Show | None = None) -> list[Any]:
+    """Validate and run a study, and show it unless a search runs it.
 
     Args:
         study: from `grid.compose_studies`.
         make: instantiates a configuration.
         show: returns the tables and figures, in place of the method of the study's type.
 
+    Returns:
+        For each job its objective, or the error if it cannot run; None without a search.
+
     Raises:
         ValueError: no point can run; if the study is strict, one that cannot.
     """
     begun = time.perf_counter()
     backend.configure()
-    console, cache = display.make_console(), dict[str, Any]()
+    console, searched = display.make_console(), any(job.searched for job in study.jobs)
+    cache = dict[str, Any]()
 
     def prepare(job: Job, points: list[GridPoint]) -> list[PreparedPoint]:
         return study_types.prepare_points(job.config, make, job.swept, cache, points)
 
-    prepared: list[PreparedPoint] = []
-    for job, points in zip(study.jobs, study.points, strict=True):
-        prepared += [] if points is None else study.attempt(prepare, job, points) or []
+    by_job: list[list[PreparedPoint]] = [
+        [] if points is None else study.attempt(prepare, job, points) or []
+        for job, points in zip(study.jobs, study.points, strict=True)
+    ]
     display.print_lines(console, study.skipped)
+    prepared = [point for points in by_job for point in points]
     if not prepared:
         last = study.skipped[-1]
         raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
     index = ResultIndex.of_study(study.folder, study.config.name)
     if study.config.dry_run:
         _print_estimates(prepared, index, time.perf_counter() - begun, console)
-        return
+        return [None] * len(study.jobs)
     left = _find_missing(prepared, index, console)
     with show_progress(verbose=study.config.verbose) as progress:
         lost = run_points(left, index, make, progress, console, study.strict)
     skipped = [f"{name} left out: {why}" for name, why in lost.items()]
     study.skipped += skipped
     display.print_lines(console, skipped)
-    prepared = [one for one in prepared if one.point.label not in lost]
+    by_job = [[one for one in points if one.point.label not in lost] for points in by_job]
+    prepared = [point for points in by_job for point in points]
+    if searched:
+        return _compute_objectives(study, by_job, index)
     if prepared:
         study_type = study_types.make_study_type(study.config, make)
         _show(prepared, study, index, study_type, console, show)
+    return [None] * len(study.jobs)
 
 
 def _print_estimates(
@@ -149,6 +160,29 @@ def _show(
         output = output._replace(tables=tables)
     written = display.write_output(output, study.config, study.config.name, console)
     display.print_lines(console, [f"written: {', '.join(map(str, [study.folder, *written]))}"])
+
+
+def _compute_objectives(
+    study: Study, by_job: Sequence[Sequence[PreparedPoint]], index: ResultIndex
+) -> list[Any]:
+    """Return the objective of each job, or an error for a job that cannot run; print them.
+
+    It is a mean over seeds, rates and points; the key `objective` names its metric and policy.
+    """
+    from cqbjax.results.aggregate import aggregate_points
+
+    prepared = [point for points in by_job for point in points]
+    stored = iter(read_back(prepared, index, [LAST]) if prepared else ())
+    values: list[Any] = []
+    for job, points in zip(study.jobs, by_job, strict=True):
+        value: Any = ValueError("cannot run")
+        if points:
+            asked = job.config.objective
+            table = aggregate_points([next(stored) for _ in points], [asked.metric])
+            value = float(table.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
+        values.append(value)
+        print(f"{grid.format_words(job.swept)}: {value}")
+    return values
 
 
 def run_points(

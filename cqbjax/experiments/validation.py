@@ -50,7 +50,7 @@ COMMON_KEYS = (
 # A key in none of the lists is part of the cache key.
 DISPLAY_KEYS = (
     "name", "title", "figure", "figure_policies", "spread", "scale", "queue", "table", "compared",
-    "table_rounds", "dry_run", "rerun", "fail_fast", "verbose", "chunk", "memory_gb",
+    "objective", "table_rounds", "dry_run", "rerun", "fail_fast", "verbose", "chunk", "memory_gb",
     "shard_runs",
     "cluster", "results_dir", "data_dir", "cache_dir",
 )  # fmt: skip
@@ -64,6 +64,7 @@ POLICY_CHOICES = {
 }
 # The name of a study that is given none, followed by its settings.
 UNNAMED, MAX_NAME = "custom", 60
+OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
 # The user model and the service model of the paper.
 PAPER_DYNAMICS = {"users": "stay", "service": "one"}
 
@@ -143,6 +144,7 @@ RULES: dict[str, Rule] = {
         lambda x: x is None or x == BY_RULE or all(map(is_number, to_list(x))),
         f"must be `{BY_RULE}`, a number or a list of them",
     ),
+    "objective": or_null(lambda x: isinstance(x, Config), "must be {metric: ..., policy: ...}"),
     "record": (
         lambda x: _is_list(x, lambda one: isinstance(one, str) or _has_target(one)),
         "must be a list of names or of {_target_: module.Class}",
@@ -180,6 +182,9 @@ def validate_keys(config: Config) -> None:
     labels = [str(label) for label in config.policy]
     if config.compared is not None:
         _validate_names("compared", [config.compared], labels)
+    if config.objective is not None:
+        _validate_names("objective.policy", [config.objective.get("policy")], labels)
+        _validate_names("objective.metric", [config.objective.get("metric")], OBJECTIVES)
 
 
 def apply_rules(config: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:

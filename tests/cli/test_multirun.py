@@ -12,7 +12,9 @@ from tiers import cases
 
 import cqbjax
 from cqbjax.cli import _compose, _instantiate
+from cqbjax.core.inputs import round_fraction
 from cqbjax.experiments import configs, grid, study_types
+from cqbjax.results import store as results
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
@@ -145,7 +147,7 @@ def test_overrides_are_combined_like_hydras_basic_sweeper(hydra_context):
         for c in (0, 1)
     ]
     assert _compose.combine_words(["K=1,2", "K=3"]) == [["K=3"]], "the last word counts"
-    with pytest.raises(HydraException, match=r"c1=interval\(0,1\) has no values"):
+    with pytest.raises(HydraException, match=r"c1=interval\(0,1\) is for a search"):
         _compose.combine_words(["c1=interval(0,1)"])
 
 
@@ -256,3 +258,34 @@ def test_a_dry_run_lists_the_runs_and_stores_nothing(tmp_path):
     assert "2 points, 0 of them stored; 2 groups, a program each; about" in done.stdout
     assert "MB are in memory until they are stored" in done.stdout
     assert not list(tmp_path.rglob("*.nc"))
+
+
+@pytest.mark.slow
+def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
+    """By Optuna: three trials at a time are one sweep, each stored by what was tried."""
+    pytest.importorskip("optuna")
+    done = run_command(
+        "run",
+        "-m", "experiment=search", "policy=[random]", "num_seeds=2", "horizon=12",
+        "objective={metric: throughput, policy: random}", "hydra.sweeper.direction=maximize",
+        "hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=3", "arrival_rate=interval(0.1, 0.6)",
+        "~hydra.sweeper.params.alpha_scale", "~hydra.sweeper.params.c1",
+        f"results_dir={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("arrival_rate=0.") == 6, "a line a trial"
+    optimum = OmegaConf.load(tmp_path / "optimization_results.yaml")
+    (point,) = results.load_points(tmp_path)
+    assert point.sizes["arrival_rate"] == 6 and len(list(tmp_path.rglob("*.nc"))) == 2
+    throughput = point.departures.sel(policy="random").isel(round=-1).mean("seed") / 12
+    assert optimum.best_value == pytest.approx(float(throughput.max()))
+    tried = round_fraction(optimum.best_params.arrival_rate)
+    assert throughput.sel(arrival_rate=tried) == throughput.max()
+
+
+@pytest.mark.slow
+def test_an_objective_that_is_none_is_refused():
+    message = refusal_of(["objective={metric: speed, policy: acqb}"])
+    assert "objective.metric=speed does not run here; choose from gap, queue_length" in message
+    message = refusal_of(["objective={metric: gap, policy: zero}"])
+    assert "objective.policy=zero does not run here; choose from optimal, acqb" in message

@@ -56,7 +56,7 @@ def test_make_instantiates_nested_targets_like_hydra():
 
 
 # CI runs the others, tiny.
-SWEPT = [name for name in EXPERIMENTS if name.startswith("ablation_")]
+SWEPT = [name for name in EXPERIMENTS if name.startswith(("ablation_", "search"))]
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ KEYS = (
     "drift", "drift.jump_at", "drift.quarter", "num_seeds", "first_seed", "horizon",
     "record_every", "record", "queries", "capacity", "chunk", "memory_gb", "shard_runs",
     "explore_rounds", "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision",
-    "compared", "table_rounds", "spread", "queue", "table", "policy",
+    "compared", "objective", "table_rounds", "spread", "queue", "table", "policy",
     "policy.acqb.schedule", "policy.acqb.retry", "policy.acqb.window", "policy.acqb.estimator",
     "users", "service", "source.slackness", "source.num_servers", "kind.prefix",
 )  # fmt: skip
