@@ -181,7 +181,7 @@ BY_NATURE = (
 
 
 @pytest.mark.parametrize("words", cases(BY_NATURE, ["arrival_rate=[0.5,0.6]"]))
-def test_keys_whose_value_is_a_list_are_not_expanded(words, hydra_context):
+def test_keys_with_a_list_as_value_are_not_expanded(words, hydra_context):
     (job,) = _compose.compose_jobs([words.split()])
     assert job.config.grid == []
 

@@ -491,7 +491,7 @@ def test_user_defined_tables_run_as_sources(tmp_path):
 
 
 @pytest.mark.slow
-def test_llm_names_are_kept_verbatim_everywhere(tmp_path):
+def test_llm_names_stay_verbatim_everywhere(tmp_path):
     names = ['a, "b"', "$x$ | [red]", "été:smile:"]
     rows, draw = 30, np.random.default_rng(0)
     frame = pl.DataFrame({"prompt_id": [f"q{k}" for k in range(rows)], "source": ["s"] * rows,

@@ -116,7 +116,7 @@ def test_extending_grid_or_policies_runs_only_the_new_parts(tmp_path, fabricatin
 
 
 @pytest.mark.slow
-def test_stored_policies_of_a_point_are_kept_when_one_is_added(tmp_path, fabricating):
+def test_stored_policies_of_a_point_stay_when_one_is_added(tmp_path, fabricating):
     run(ready_of(rates=(0.3,)), tmp_path)
     run(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
     assert len(list(tmp_path.glob("*.nc"))) == 2
@@ -128,7 +128,7 @@ def test_stored_policies_of_a_point_are_kept_when_one_is_added(tmp_path, fabrica
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["horizon=6", "policy.acqb.c1=0.7"])
-def test_results_of_other_configurations_are_kept_and_ignored(tmp_path, fabricating, change):
+def test_results_of_other_configurations_stay_and_are_ignored(tmp_path, fabricating, change):
     """Changed and changed back: what is read is what was asked, and nothing runs twice."""
     run(ready_of(policy="acqb"), tmp_path)
     fabricating.clear()
