@@ -6,7 +6,7 @@ interquartile mean, with a bootstrap stratified by task. Policies of a task are 
 Wilcoxon's signed-rank test over its seeds, with Holm's correction over policies.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,17 +66,16 @@ def average(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     return drop_point_intervals(table)
 
 
-def compare_with_best(rows: pl.DataFrame, best: Mapping[str, str] | None = None) -> pl.DataFrame:
+def compare_with_best(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the difference of each policy's gap to that of its task's best policy, seed by seed.
 
     Args:
         rows: a row for each `task`, `policy` and `seed`, with its `gap`.
-        best: task -> policy; None: from `find_best`.
 
     Returns:
         A row for each task and policy: `behind`, queries, with its interval; 0 for the best.
     """
-    leader = pl.col("task").replace_strict(dict(best or find_best(rows)))
+    leader = pl.col("task").replace_strict(find_best(rows))
     of_best = rows.filter(pl.col("policy") == leader).select("task", "seed", of_best="gap")
     both = rows.join(of_best, on=("task", "seed"), how="left", maintain_order="left")
     difference = (pl.col("gap") - pl.col("of_best")).alias("behind")

@@ -114,14 +114,14 @@ def _draw(
     from cqbjax.cli._instantiate import make
     from cqbjax.experiments import configs, display, study_types, validation
     from cqbjax.results import store as results
+    from cqbjax.results.index import ResultIndex
 
-    count = results.count_points(folder)
     config = configs.parse_yaml(results.read_config(folder))
     if "kind" not in config:
         raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
     kind = study_types.make_study_type(config, make)
     # An extract needs all rounds.
-    panels = count * len(validation.to_list(config.arrival_rate))
+    panels = len(ResultIndex(folder).newest()) * len(validation.to_list(config.arrival_rate))
     stored = results.stored_points(folder, None if extract else kind.select_rounds(config, panels))
     config = config.with_values(keys)
     points = [one.point for one in stored]

@@ -56,9 +56,6 @@ def draw_user_figures(
     elsewhere = [name for name in ELSEWHERE if name in recorded]
     if elsewhere and few:
         yield "waiting", draw_curves(points, [WAITING, *elsewhere], spread)
-    elif elsewhere:
-        for name in (WAITING, *elsewhere):
-            yield name, draw_over_keys(points, name)
 
 
 def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:

@@ -143,15 +143,6 @@ def stored_points(
     return [point for parts in read_entries(chosen, rounds) for point in join_parts(parts)]
 
 
-def count_points(path: Paths) -> int:
-    """Return the number of points under folders; no array is read.
-
-    Raises:
-        ResultError: no result under `path`, or a damaged one.
-    """
-    return len(_index(path).newest())
-
-
 def _natural(name: str) -> list[tuple[float, str]]:
     """Return a sort key that compares numbers in names by value."""
     words = re.split(r"(\d+(?:\.\d+)?)", name)

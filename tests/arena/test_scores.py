@@ -92,7 +92,7 @@ def test_means_and_gaps_have_student_t_intervals():
     ends = scipy.stats.t.interval(0.95, 2, 3.0, scipy.stats.sem([1, 2, 6]))
     np.testing.assert_allclose([one["gap"], one["gap_low"], one["gap_high"]], [3.0, *ends])
     assert scores.find_best(made) == {"a": "x"}
-    (best, other) = scores.compare_with_best(made, {"a": "x"}).to_dicts()
+    (best, other) = scores.compare_with_best(made).to_dicts()
     assert (best["behind"], best["behind_low"], best["behind_high"]) == (0, None, None)
     ends = scipy.stats.t.interval(0.95, 2, 2.0, scipy.stats.sem([1, 2, 3]))
     np.testing.assert_allclose([other["behind_low"], other["behind_high"]], ends)
