@@ -38,7 +38,11 @@ SETTINGS: dict[str, list[dict[str, float]]] = {
     "lints": [{"alpha": value} for value in WEIGHTS],
     "best_llm": [{"tries": value} for value in (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80)],
     "ucb": [{"width": v} for v in (0, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3)],
-}
+    "conditional": [
+        {"router.temperature": t, "router.floor": f}
+        for t in (0.05, 0.1, 0.2, 0.4) for f in (0.05, 0.1, 0.2)
+    ],
+}  # fmt: skip
 # Whether on real prompts, and the rules that the learners have.
 COMPOSITIONS = ((False, ""), (True, ""), (True, "_fallback_least_served"))
 
@@ -72,6 +76,8 @@ def tune(folder: Path, data_dir: str) -> pl.DataFrame:
             if task.on_prompts == on_prompts and task.name != REPLAY
         ]  # fmt: skip
         for base, settings in SETTINGS.items():
+            if base == "conditional" and not rules:  # it differs from others after a failure
+                continue
             assert len(settings) == BUDGET
             made: list[list[pl.DataFrame]] = [[] for _ in settings]
             for task in family:  # one task at a time: its programs serve all settings

@@ -128,7 +128,7 @@ def one_thread() -> Iterator[None]:
 
 
 def predict_utilities(
-    routers: Mapping[int, Router], data: FitData, label: str = ""
+    routers: Mapping[int, Router], data: FitData, label: str = "", method: str = "predict"
 ) -> dict[int, np.ndarray]:
     """Fit a router on each seed's offline split, and predict the utilities [I, N] of its pool.
 
@@ -136,6 +136,7 @@ def predict_utilities(
         routers: seed -> settings.
         data: from `make_fit_data`.
         label: label of the policy, for the progress bar.
+        method: the method of the trained router, if its result is another one than utilities.
     """
 
     def fit(seeds: Sequence[int]) -> Iterator[np.ndarray]:
@@ -143,11 +144,12 @@ def predict_utilities(
             split = data.source.split(seed)
             with one_thread():
                 fitted = routers[seed].fit(data.offline(split.offline), rho=data.rho, seed=seed)
-                predicted = fitted.predict(data.embeddings[split.pool])
+                predicted = getattr(fitted, method)(data.embeddings[split.pool])
             yield np.asarray(predicted, np.float32)
 
+    more = [] if method == "predict" else [method]
     paths = {
-        seed: data.path(seed, files.ARRAY, _fit_settings(router, data))
+        seed: data.path(seed, files.ARRAY, (*_fit_settings(router, data), *more))
         for seed, router in routers.items()
     }
     return data.fit_or_load(f"fitting {label}", paths, files.ARRAY, fit)

@@ -22,7 +22,7 @@ from cqbjax.offline import fits
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import FitData
 from cqbjax.offline.routers import Router
-from cqbjax.offline.routers.base import is_on_departures
+from cqbjax.offline.routers.base import count_types, is_on_departures
 from cqbjax.policies import Acqb, ContextWrapper, ForcedExploration, ReplacedContexts, RouterPolicy
 from cqbjax.policies.exploration import Exploration
 from cqbjax.policies.retries import RecallBy, Retry
@@ -67,20 +67,29 @@ class TrainedRouter:
 
     def fit(
         self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
-    ) -> list[np.ndarray]:
-        """Return each seed's predicted utilities [I, N] of its pool."""
+    ) -> Sequence[np.ndarray | tuple[np.ndarray, np.ndarray]]:
+        """Return each seed's predicted utilities [I, N] of its pool, or its types and their prior.
+
+        A router on types has log-probabilities [I, G] of types and departures [G, N] of each type.
+        """
         if tuning_seed is None:
             routers = fits.tune_routers(self.router, data, seeds)
         else:
             tuned = fits.tune_router(self.router, data, tuning_seed)
             routers = dict.fromkeys(seeds, tuned)
-        return list(fits.predict_utilities(routers, data, label).values())
+        if not count_types(self.router):
+            return list(fits.predict_utilities(routers, data, label).values())
+        both = fits.predict_utilities(routers, data, label, "predict_types").values()
+        servers = data.source.table.num_servers
+        return [(each[:-servers], each[-servers:].T) for each in both]
 
-    def make_policy(self, utilities: np.ndarray) -> Policy:
-        """Return one seed's policy from predicted utilities [I, N] of its pool."""
+    def make_policy(self, fitted: np.ndarray | tuple[np.ndarray, np.ndarray]) -> Policy:
+        """Return one seed's policy from what `fit` returned."""
+        scores, types = fitted if isinstance(fitted, tuple) else (fitted, None)
         routing = RouterPolicy(
-            scores=jnp.asarray(utilities, float), by="row", schedule=self.schedule,
+            scores=jnp.asarray(scores, float), by="row", schedule=self.schedule,
             retry=self.retry, precision=float(self.precision), recall_by=self.recall_by,
+            types=None if types is None else jnp.asarray(types, float),
         )  # fmt: skip
         if self.exploration == "none":
             return routing
@@ -91,7 +100,11 @@ class TrainedRouter:
 
     def make_placeholder(self, problem: Problem) -> Policy:
         """Return a policy with the shapes of a trained one."""
-        return self.make_policy(np.zeros((problem.num_rows, problem.num_servers)))
+        rows, servers = problem.num_rows, problem.num_servers
+        if num_types := count_types(self.router):
+            types = np.full((num_types, servers), 0.5)
+            return self.make_policy((np.zeros((rows, num_types)), types))
+        return self.make_policy(np.zeros((rows, servers)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.special import logit
 
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.inputs import check_interval
@@ -37,6 +39,11 @@ class RouterPolicy:
             (`retries.condition_on_outcomes`).
         recall_by: what identifies a prompt for `recall` and `cache`: its `row` of the table, or its
             `embedding`.
+        types: [G, N] departure probabilities of types of prompts; `scores` is then the
+            log-probability [P, G] or [I, G] of each prompt's type (`score_by_type`). All retry
+            rules except `same` condition on the failures of the query; `recall` and `cache`
+            condition on all outcomes of its prompt, and `precision` has no effect. None: scores
+            are utilities.
     """
 
     scores: Array
@@ -45,6 +52,7 @@ class RouterPolicy:
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
     recall_by: RecallBy = static(default="row")
+    types: Array | None = None
 
     @property
     def needs(self) -> Needs:
@@ -75,9 +83,10 @@ class RouterPolicy:
             rows, what = problem.num_rows, "a run's table {} rows"
         if scores.ndim != 2 or scores.shape[0] != rows:
             raise ValueError(f"scores has {scores.shape[0]} rows, and {what.format(rows)}")
-        if scores.shape[1] != problem.num_servers:
+        columns = scores.shape[1] if self.types is None else np.shape(self.types)[1]
+        if columns != problem.num_servers:
             raise ValueError(
-                f"scores has {scores.shape[1]} columns, the source {problem.num_servers} servers"
+                f"scores has {columns} columns, the source {problem.num_servers} servers"
             )
         if not np.isfinite(scores).all():
             raise ValueError("scores must be finite numbers")
@@ -85,8 +94,48 @@ class RouterPolicy:
     def select(self, key: Array, state: Tally | None, observation: Observation) -> Action:
         """Serve the query of the schedule with the K servers of the highest scores."""
         which = observation.prompts if self.by == "prompt" else observation.queue.row
+        scores, retry = self.scores[which], self.retry
+        if self.types is not None:
+            scores = score_by_type(scores, self.types, *self._read_outcomes(state, observation))
+            # The scores hold the outcomes already.
+            retry = "same" if retry in ("posterior", "recall") else retry
         slot, best = choose_query_and_servers(
-            self.schedule, observation, self.scores[which], rng.uniform(key, rng.Stream.QUERY),
-            self.retry, state, self.precision,
+            self.schedule, observation, scores, rng.uniform(key, rng.Stream.QUERY), retry, state,
+            self.precision,
         )  # fmt: skip
         return Action(slot, mnl.sort_picks(best), jnp.bool_(False))
+
+    def _read_outcomes(self, tally: Tally | None, observation: Observation) -> tuple[Array, Array]:
+        """Return acceptances and failures that the retry rule sees, of slots and servers: [C, N].
+
+        All servers offered to a waiting query failed it. A tally of its prompt counts them too.
+        """
+        queue = observation.queue
+        if tally is not None:
+            place = tally.locate(queue.row)
+            return tally.accepted[place], tally.failed[place]
+        shape = (*queue.row.shape, observation.problem.num_servers)
+        zeros = jnp.zeros(shape, jnp.int32)
+        return zeros, zeros if self.retry == "same" else retries.read_offer_counts(queue)
+
+
+def score_by_type(log_prior: Array, types: Array, accepted: Array, failed: Array) -> Array:
+    """Return the log-odds that each server satisfies, given outcomes of the same prompt.
+
+    A prompt of type g departs with probability q_gn after an answer of server n, independently of
+    its other answers. Outcomes weigh the types by Bayes' rule, and the result is the log-odds of
+    the posterior mean of q_gn.
+
+    Args:
+        log_prior: [C, G] log-probabilities of types, up to a constant.
+        types: [G, N] q.
+        accepted: [C, N] how often a server's answer satisfied.
+        failed: [C, N] how often it did not.
+
+    Returns:
+        [C, N].
+    """
+    accepted, failed = accepted.astype(types.dtype), failed.astype(types.dtype)
+    evidence = accepted @ jnp.log(types).T + failed @ jnp.log1p(-types).T
+    posterior = jax.nn.softmax(log_prior + evidence, axis=-1)
+    return logit(posterior @ types)

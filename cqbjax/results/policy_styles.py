@@ -60,7 +60,7 @@ def _add_rules(base: str, ending: str) -> Style:
 STYLE |= {
     router + ending: _add_rules(router, ending)
     for ending in _DATA["endings"]
-    for router in ("zero", "knn", "mlp", "umr", "routerdc", "carrot", "logistic")
+    for router in ("zero", "knn", "mlp", "umr", "routerdc", "carrot", "logistic", "conditional")
 }
 
 

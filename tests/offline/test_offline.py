@@ -36,7 +36,7 @@ from cqbjax.experiments.configs import Config
 from cqbjax.offline import ProjectedPolicy, TrainedRouter, WarmStart, fits, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.policies import train_policies
-from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
+from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Conditional, Logistic, RouterDC, Zero
 from cqbjax.offline.routers.base import ScoringRouter
 from cqbjax.policies import (
     Acqb,
@@ -308,6 +308,7 @@ LEARNT = {
     "routerdc": TrainedRouter(RouterDC(width=8, steps=10, clusters=2)),
     "carrot": TrainedRouter(Carrot(grid=(2, 4, 8))),
     "logistic": TrainedRouter(Logistic(ridges=(0.5, 2.0))),
+    "conditional": TrainedRouter(Conditional(num_types=8)),
     "acqb_cl": ProjectedPolicy(Acqb(), SMALL_HEAD),
     "acqb_warm": WarmStart(Acqb()),
     "acqb_cl_warm": WarmStart(Acqb(), head=SMALL_HEAD),

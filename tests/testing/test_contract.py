@@ -19,7 +19,8 @@ from tiers import cases
 from cqbjax.cli._compose import list_labels
 from cqbjax.core.pytree import pytree, signature_of, static
 from cqbjax.core.types import Needs, Problem
-from cqbjax.offline import OfflinePolicy, ProjectedPolicy, WarmStart
+from cqbjax.offline import OfflinePolicy, ProjectedPolicy, TrainedRouter, WarmStart
+from cqbjax.offline.routers import Conditional
 from cqbjax.policies import Acqb, ContextWrapper, RouterPolicy
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.testing import PROBLEM, ContractError, check_policy
@@ -29,7 +30,8 @@ ROUTERS = [path.stem for path in (CONF / "router").glob("*.yaml")]
 PAIRED = [
     label
     for label in list_labels()
-    if label in ROUTERS or label.startswith(("logistic", "lints_", "thompson_", "acqb_warm_"))
+    if label in {*ROUTERS, "conditional_recall", "conditional_cache_priority"}
+    or label.startswith(("logistic", "lints_", "thompson_", "acqb_warm_"))
     # These two learn no posterior of a prompt, and refuse the rules that need one.
     if not re.search("^(lints|thompson).*_(recall|posterior)", label)
 ]
@@ -55,6 +57,10 @@ def configure(label: str) -> Any:
     if isinstance(policy, WarmStart):
         draw, rows = np.random.default_rng(1), SINGLE.num_rows
         return policy.make_policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))
+    if isinstance(policy, TrainedRouter) and isinstance(policy.router, Conditional):
+        draw, num_types = np.random.default_rng(1), policy.router.num_types
+        types = draw.uniform(0.1, 0.9, (num_types, SINGLE.num_servers))
+        return policy.make_policy((draw.normal(size=(SINGLE.num_rows, num_types)), types))
     if isinstance(policy, OfflinePolicy):
         columns = 4 if isinstance(policy, ProjectedPolicy) else SINGLE.num_servers
         return policy.make_policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))

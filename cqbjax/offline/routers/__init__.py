@@ -6,6 +6,7 @@ from cqbjax.core.lazy import lazy_names
 from cqbjax.offline.routers.base import FittedRouter, OfflineSplit, Router
 
 if TYPE_CHECKING:
+    from cqbjax.offline.routers.conditional import Conditional
     from cqbjax.offline.routers.knn import KNN, Carrot
     from cqbjax.offline.routers.logistic import Logistic
     from cqbjax.offline.routers.mlp import MLP
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from cqbjax.offline.routers.zero import Zero
 
 __all__ = [
-    "KNN", "MLP", "UMR", "Carrot", "FittedRouter", "Logistic", "OfflineSplit", "Router", "RouterDC",
-    "Zero",
+    "KNN", "MLP", "UMR", "Carrot", "Conditional", "FittedRouter", "Logistic", "OfflineSplit",
+    "Router", "RouterDC", "Zero",
 ]  # fmt: skip
 
 # One router's code is not part of another's cache key, and RouterDC's libraries are slow to import.

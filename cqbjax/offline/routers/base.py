@@ -186,6 +186,11 @@ def is_on_departures(router: Router) -> bool:
     return bool(getattr(router, "on_departures", False))
 
 
+def count_types(router: Router) -> int:
+    """Return the number of types of prompts of a router that distinguishes types, else 0."""
+    return int(getattr(router, "num_types", 0))
+
+
 def view_rows(rows: Floats) -> NDArray[np.void]:
     """Return each row [n, m] as one item [n], which NumPy sorts and compares whole."""
     exact = np.ascontiguousarray(rows, np.float64) + 0.0  # -0 is 0

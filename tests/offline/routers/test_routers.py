@@ -19,6 +19,7 @@ from cqbjax.offline.routers import (
     MLP,
     UMR,
     Carrot,
+    Conditional,
     Logistic,
     OfflineSplit,
     Router,
@@ -48,6 +49,7 @@ ROUTERS: dict[str, Router] = {
     "routerdc": RouterDC(steps=200, learning_rate=1e-3, width=64),
     "carrot": Carrot(),
     "logistic": Logistic(ridges=(0.1, 1.0)),
+    "conditional": Conditional(),
 }
 
 
