@@ -86,7 +86,6 @@ class Carry(NamedTuple):
         state: the policy's state.
         recorded: the states of the recorders, by name, including those of `STANDARD`.
         overflow: [] int32 the first round in which a query found no free slot, or 0.
-        peak: [] int32 the most slots taken so far.
         breach: the first action that breaks the contract; None if actions are not checked.
         dynamics: state of the user and service dynamics; None in the paper's model, whose queries
             all wait.
@@ -99,7 +98,6 @@ class Carry(NamedTuple):
     state: Any
     recorded: dict[str, Any]
     overflow: Array
-    peak: Array
     breach: contract.Breach | None = None
     dynamics: DynamicsState | None = None
 
@@ -140,7 +138,6 @@ def start(
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.workload.contexts),
         {recorder.name: recorder.start(problem) for recorder in recording},
-        jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
         contract.empty_breach(problem) if checked else None,
         None

@@ -108,14 +108,12 @@ def run_round(
     if carry.dynamics is None:
         # Updated rather than counted, which would take a pass over all slots.
         dynamics_state, length = None, carry.length - departed + admitted
-        used_slots = length
     else:
         attempts = None if running is None else continued
         dynamics_state = DynamicsState(return_rounds, patience, attempts, pending)
         dynamics_state = _admit(instance, dynamics_state, queue, round_)
         waits = dynamics_state.return_round <= round_ + 1
         length = jnp.sum(queueing.mark_waiting(queue) & waits, dtype=jnp.int32)
-        used_slots = queueing.length(queue)
     full = Round(
         problem, round_, workload, carry.queue, attempt.action, attempt.utilities, attempt.choice,
         valid, departed, queue, length, state, abandoned, reneged,
@@ -127,8 +125,7 @@ def run_round(
         queue, _store_features(carry.slot_features, workload.contexts, rows, newest, admitted),
         arrives if problem.max_arrivals == 1 else arrives > 0, newest,
         state, {one.name: one.update(carry.recorded[one.name], full) for one in recording},
-        jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
-        jnp.maximum(carry.peak, used_slots), breach, dynamics_state,
+        jnp.where((carry.overflow == 0) & lost, round_, carry.overflow), breach, dynamics_state,
     )  # fmt: skip
     regret = round_regret(attempt.utilities, attempt.action, over)
     action, slot = attempt.action, attempt.action.slot

@@ -25,12 +25,10 @@ class RunResults(NamedTuple):
     Attributes:
         recorded: name -> [runs, R, ...], or [runs, ...] for a recorder that is read once per run.
         overflow: [runs] first round without a free slot, 0 if there was none.
-        peak: [runs] longest queue.
     """
 
     recorded: dict[str, np.ndarray]
     overflow: np.ndarray
-    peak: np.ndarray
 
 
 class _ChunkState(NamedTuple):
@@ -115,7 +113,7 @@ def run_batch(
         spent.append(seconds)
         lost = results.overflow > 0
         if batch.spec.capacity != "auto" and lost.any():
-            _raise_overflow(plan, batch, take(runs, left), results, slots, progress)
+            _raise_overflow(batch, take(runs, left), results, slots)
         finished.append((left[~lost], take(results, ~lost)))
         left, slots = left[lost], batches.grow_slots(slots, problem.max_queries)
         if len(left):
@@ -160,8 +158,8 @@ def attempt(
     for index, real in _chunk_indices(len(runs.seed), spec.runs):
         chunk = take(runs, index)
         name = f"{slots}-{arrays_digest(chunk)}"
-        zero = np.zeros(len(index), np.int32)
-        like = 0.0, RunResults(_empty_records(batch.spec, len(index)), zero, zero)
+        none = np.zeros(len(index), np.int32)
+        like = 0.0, RunResults(_empty_records(batch.spec, len(index)), none)
         stored = checkpoints.load(f"{name}.done", like)
         if stored is not None:
             done.append((stored[1], float(stored[0])))
@@ -226,7 +224,7 @@ def run_chunk(
             break
         checkpoints.save(name, state)
     carry = state.carry
-    results = RunResults(state.recorded, np.asarray(carry.overflow), np.asarray(carry.peak))
+    results = RunResults(state.recorded, np.asarray(carry.overflow))
     results = take(results, slice(real))
     checkpoints.save(f"{name}.done", (state.seconds, results), always=True)
     checkpoints.drop(name)
@@ -316,21 +314,12 @@ def _split_by_member(
     return results | {other: results[member] for other, member in batch.duplicates.items()}
 
 
-def _raise_overflow(
-    plan: SweepPlan, batch: Batch, runs: Runs, results: RunResults, slots: int, progress: Reporter
-) -> None:
-    """Find the capacity that would have been enough, and raise `QueueOverflow`."""
-    lost = np.flatnonzero(results.overflow > 0)
-    first = lost[0]
-    enough = slots
-    while len(lost):
-        enough = batches.grow_slots(enough, batch.spec.problem.max_queries)
-        again, _ = attempt(plan, batch, take(runs, lost), enough, progress, Checkpoints(None))
-        peak, lost = again.peak.max(), lost[again.overflow > 0]
+def _raise_overflow(batch: Batch, runs: Runs, results: RunResults, slots: int) -> None:
+    first = np.flatnonzero(results.overflow > 0)[0]
     raise QueueOverflow(
         f"capacity={slots} overflowed in round {results.overflow[first]} of policy "
         f"{batch.members[runs.member[first]].label}, {_describe_run(runs, first)}; "
-        f"capacity={peak} would have been enough, or use capacity=auto"
+        "raise it, or use capacity=auto"
     )
 
 

@@ -98,8 +98,7 @@ def sweep(
         ValueError: an argument is out of range; one sentence, before anything compiles.
         ContractError: a user-defined policy or source breaks the contract; one sentence that names
             its label. Shapes and types are checked before anything compiles, values after the run.
-        QueueOverflow: a capacity given as a number is too small; names a round, a run and the
-            capacity that would have been enough.
+        QueueOverflow: a capacity given as a number is too small; names a round and a run.
         RuntimeError: this process was forked after a sweep.
     """
     backend.check_process()

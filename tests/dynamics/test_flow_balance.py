@@ -179,7 +179,7 @@ SIMPLER = ("orbit", "both", "three places", "lasting", "paper's kinds")
 def test_capacity_and_batch_do_not_change_a_run(scenario_name):
     wide, _, end = play(scenario_name, RandomRouting())
     alone, _, _ = play(scenario_name, RandomRouting(), slots=96, seeds=1, first=1)
-    assert int(end.peak.max()) < 96 and not end.overflow.any()
+    assert not end.overflow.any()
     for one, other in zip(jax.tree.leaves(wide[0]), jax.tree.leaves(alone[0]), strict=True):
         np.testing.assert_array_equal(np.asarray(one)[1], np.asarray(other)[0])
 

@@ -170,8 +170,8 @@ def test_slackness_bound_in_the_message_is_exact():
 
 
 @pytest.mark.slow
-def test_overflow_message_names_round_run_and_sufficient_capacity():
-    """One slot fewer than the sentence says overflows again, and so many do not."""
+def test_overflow_message_names_round_and_run():
+    """One slot fewer than the longest queue overflows again, and so many do not."""
     source, policies = scenarios.constant(0.5), {"optimal": OptimalPolicy()}
     keys = {"arrival_rate": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
     with pytest.raises(QueueOverflow) as overflow:
@@ -179,11 +179,12 @@ def test_overflow_message_names_round_run_and_sufficient_capacity():
     message = str(overflow.value)
     named = re.search(
         r"capacity=3 overflowed in round (\d+) of policy (\w+), seed (\d+), "
-        r"arrival_rate ([\d.]+); capacity=(\d+) would have been enough",
+        r"arrival_rate ([\d.]+); raise it, or use capacity=auto",
         message,
     )
     assert named, message
-    round_, enough = int(named[1]), int(named[5])
+    round_, free = int(named[1]), cqbjax.sweep(policies, source, **keys)
+    enough = int(free.queue_length.max())
     large = cqbjax.sweep(policies, source, capacity=enough, **keys)
     with pytest.raises(QueueOverflow, match=f"capacity={enough - 1} overflowed"):
         cqbjax.sweep(policies, source, capacity=enough - 1, **keys)

@@ -286,5 +286,5 @@ def test_separate_process_reports_errors_in_one_sentence(tmp_path):
     done = script(*words, f"results_dir={tmp_path}")
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert "error: capacity=2 overflowed in round" in done.stderr
-    assert "would have been enough" in done.stderr
+    assert "raise it, or use capacity=auto" in done.stderr
     assert not list(tmp_path.rglob("*.nc"))
