@@ -77,7 +77,7 @@ def check_contestant(label: str, policy: Any, seed: int = 0) -> None:
         if policy_error(policy, problem) is None:
             # A policy that answers with one LLM must say so, or this fails at K = 2.
             with prefix_errors(f"at K={problem.assortment_size} (`check` may reject other K)"):
-                check_policy(policy, problem, seed, uncompiled=False)
+                check_policy(policy, problem, seed)
     check_fairness(policy, seed)
 
 

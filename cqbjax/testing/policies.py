@@ -107,8 +107,6 @@ def check_fields(policy: Policy) -> None:
                 ) from error
 
 
-# Rounds that are repeated without compilation, operation by operation.
-UNCOMPILED_ROUNDS = 6
 # The batch of runs: the instance of each, and its feedback in rounds without a query.
 BATCH = (0, 0, 0, 1)
 HOW = (NATURAL, SKIPPED, CHANGED, NATURAL)
@@ -122,16 +120,13 @@ class PlayedRound(NamedTuple):
     decision: simulate.Decision
 
 
-def check_decisions(
-    policy: Policy, problem: Problem, seed: int = 0, uncompiled: bool = True, program: Any = None
-) -> None:
+def check_decisions(policy: Policy, problem: Problem, seed: int = 0, program: Any = None) -> None:
     """Check every decision of whole runs, alone and in a batch.
 
     Args:
         policy: the policy to check.
         problem: the shapes.
         seed: seed of the random instances.
-        uncompiled: whether to repeat the first rounds of one run without compilation.
         program: from `compile_runs` for a policy with the same structure; None compiles it.
 
     Raises:
@@ -153,9 +148,6 @@ def check_decisions(
         differing is None,
         f"a run must not depend on its batch, and its decision of round {differing} does",
     )
-    if uncompiled:
-        last, played_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, played))
-        _check_alone(policy, problem, last, played_last)
 
 
 def compile_runs(policy: Policy, problem: Problem) -> Any:
@@ -212,26 +204,6 @@ def _check_dummy_job(played: PlayedRound) -> None:
         )
 
 
-def _check_alone(
-    policy: Policy, problem: Problem, instance: simulate.Instance, batched: PlayedRound
-) -> None:
-    """Check that a run alone, without compilation, decides as in the compiled batch."""
-    probe: Any = Probe(policy=policy, how=jnp.asarray(NATURAL))
-    rounds = min(UNCOMPILED_ROUNDS, problem.horizon)
-    with jax.disable_jit():
-        carry, alone = simulate.start(probe, problem, instance, problem.horizon), []
-        for t in range(1, rounds + 1):
-            carry, played = _advance(probe, problem, instance, carry, jnp.int32(t))
-            alone.append(played)
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[None], *alone)
-    part = jax.tree.map(lambda leaf: leaf[None, :rounds], batched)
-    differing = _first_difference(stacked, 0, part, 0)
-    require(
-        differing is None,
-        f"a run alone, uncompiled, must decide as in a batch, and differs in round {differing}",
-    )
-
-
 def _first_difference(first: PlayedRound, i: int, second: PlayedRound, j: int) -> int | None:
     """Return the first round in which two runs decide differently; None if they agree."""
     a, b = (
@@ -249,7 +221,6 @@ def check_policy(
     policy: Policy,
     problem: Problem = PROBLEM,
     seed: int = 0,
-    uncompiled: bool = True,
     checked: dict[Any, Any] | None = None,
 ) -> None:
     """Check a policy against the contract of `cqbjax.core.types.Policy`.
@@ -260,15 +231,13 @@ def check_policy(
     - actions and states keep their shapes and types;
     - `select` and `update` are pure;
     - every decision of whole runs is a waiting query and K distinct servers in increasing order;
-    - decisions do not depend on the other runs of a batch, nor on compilation;
+    - decisions do not depend on the other runs of a batch;
     - feedback with `valid` False does not change later decisions.
 
     Args:
         policy: the policy to check.
         problem: the shapes to check it with; keep its horizon short.
         seed: seed of the random instances.
-        uncompiled: whether to repeat the first rounds of one run without compilation, which takes
-            tens of seconds for a policy with many operations.
         checked: a dictionary of compiled programs, to which the policy's program is added. Pass the
             same dictionary to several calls to save time. If a policy differs from a checked one
             only in numbers, the call checks only its fields and decisions. Use a new dictionary
@@ -283,4 +252,4 @@ def check_policy(
     if key not in checked:
         conformance.check_policy(policy, problem)
         checked[key] = compile_runs(policy, problem)
-    check_decisions(policy, problem, seed, uncompiled, checked[key])
+    check_decisions(policy, problem, seed, checked[key])

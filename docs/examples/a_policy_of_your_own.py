@@ -43,7 +43,7 @@ class StayOrShift:
         return jnp.where(failed, (state + 1) % problem.num_servers, state)
 
 
-check_policy(StayOrShift(), uncompiled=False)
+check_policy(StayOrShift())
 
 # %%
 # The policy runs on ParetoBandit's prompts, next to Thompson sampling. Thompson sampling learns how

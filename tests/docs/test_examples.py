@@ -73,7 +73,7 @@ def test_trained_scheduler_can_enter_the_arena(tmp_path, monkeypatch):
     assert np.isfinite([before, after]).all() and before >= 0 and after >= 0
     policy = example.Scheduler()
     assert policy.first.shape == (example.INPUTS, example.HIDDEN)
-    check_policy(policy, SINGLE, uncompiled=False)
+    check_policy(policy, SINGLE)
     check_fairness(policy)
 
 

@@ -17,11 +17,11 @@ from composing import CONF, compose_config
 from tiers import cases
 
 from cqbjax.cli._compose import list_labels
-from cqbjax.core.pytree import pytree, signature_of, static
+from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Needs, Problem
 from cqbjax.offline import OfflinePolicy, ProjectedPolicy, TrainedRouter, WarmStart
 from cqbjax.offline.routers import Conditional
-from cqbjax.policies import Acqb, ContextWrapper, RouterPolicy
+from cqbjax.policies import Acqb, RouterPolicy
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.testing import PROBLEM, ContractError, check_policy
 
@@ -75,12 +75,8 @@ def test_the_papers_labels_are_known():
 @pytest.mark.parametrize("label", LABELS)
 def test_contract_of_the_configured_policy(label):
     policy = configure(label)
-    # Many operations, or loops of them as in a Beta draw, are slow one by one; the reference
-    # simulator of test_against_reference and the single runs of test_invariants stand for them.
-    # Labels of one program differ in numbers: one of them is played operation by operation.
-    uncompiled = not isinstance(policy, Acqb | ContextWrapper) and label != "q_ths"
-    uncompiled &= not any(kind == signature_of(policy) for kind, _ in CHECKED)
-    check_policy(policy, SINGLE, uncompiled=uncompiled, checked=CHECKED)
+    # Labels of one program differ in numbers.
+    check_policy(policy, SINGLE, checked=CHECKED)
 
 
 @pytest.mark.slow
@@ -100,7 +96,7 @@ def test_contract_of_the_configured_policy(label):
     ],
 )
 def test_contract_at_other_shapes(policy, problem):
-    check_policy(policy, problem, uncompiled=not isinstance(policy, Acqb))
+    check_policy(policy, problem)
 
 
 @pytree
@@ -178,7 +174,7 @@ QUICK_FAULTS = ("shapes and types",)
 
 @pytest.mark.slow
 def test_without_a_fault_nothing_is_found():
-    check_policy(Faulty(), uncompiled=False)
+    check_policy(Faulty())
 
 
 @pytest.mark.parametrize("message", cases(FAULTS, QUICK_FAULTS))
@@ -197,22 +193,6 @@ def test_a_batch_that_mixes_its_runs_is_found():
 
     with pytest.raises(ContractError, match="must not depend on its batch"):
         check_policy(Faulty(act=mix))
-
-
-@pytest.mark.slow
-def test_a_batching_rule_that_computes_something_else_is_found():
-    with pytest.raises(ContractError, match="alone, uncompiled, must decide as in a batch"):
-        check_policy(Faulty(act=lambda a, o: a._replace(explored=a.explored ^ batch(o.arrived))))
-
-
-@jax.custom_batching.custom_vmap
-def batch(value):
-    return value & False
-
-
-@batch.def_vmap
-def _batch(axis_size, in_batched, value):
-    return value | True, in_batched[0]
 
 
 @jax.custom_batching.custom_vmap

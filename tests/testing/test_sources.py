@@ -40,7 +40,7 @@ def test_contract_of_the_source(source):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [RandomRouting(), Acqb()], ids=["random", "acqb"])
 def test_a_policy_keeps_its_contract_where_several_arrive(policy):
-    check_policy(policy, PROBLEM._replace(max_arrivals=2), uncompiled=False)
+    check_policy(policy, PROBLEM._replace(max_arrivals=2))
 
 
 CALLS = itertools.count()
