@@ -26,6 +26,7 @@ from cqbjax.core import rng
 from cqbjax.policies import LinearBandit
 from cqbjax.sources import Synthetic
 from tests.reference import known_queues
+from tests.reference.environments import play
 
 EXTRA = "peers"
 # The Geo/Geo/1 queue, and its load.
@@ -104,7 +105,7 @@ def prepare_scan(case: Case, runs: int) -> Play:
         case.group(label).initial_slots(),
     )  # fmt: skip
     policy, devices = BASELINES["random"], np.asarray(jax.devices()[:runs])
-    alone = jax.vmap(lambda key: env.play(environment, policy, key).length)
+    alone = jax.vmap(lambda key: play(environment, policy, key).length)
     along, mesh = PartitionSpec("runs"), Mesh(devices, ("runs",))
     over = jax.shard_map(alone, mesh=mesh, in_specs=along, out_specs=along, check_vma=False)
     compiled, keys = jax.jit(over), jax.vmap(rng.run_key)(jnp.arange(runs))

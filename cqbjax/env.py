@@ -16,23 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import mnl, queueing, rng, simulate
+from cqbjax.core import mnl, queueing, simulate
 from cqbjax.core.inputs import check_interval
 from cqbjax.core.instances import Instance
-from cqbjax.core.pytree import pytree, static
+from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import Departures, QueueLength
 from cqbjax.core.types import (
     Action,
     Feedback,
     Needs,
     Observation,
-    Policy,
     Problem,
     Source,
-    read_needs,
 )
 
-__all__ = ["Env", "EnvState", "StepInfo", "play"]
+__all__ = ["Env", "EnvState", "StepInfo"]
 
 RECORDERS = (QueueLength(), Departures())
 
@@ -74,11 +72,7 @@ class StepInfo(NamedTuple):
 class _ActionPolicy:
     """A policy whose state is the action of the round, and then what `update` receives."""
 
-    mixed: bool = static(default=False)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(offer_counts=True, entry_rounds=True, smaller_assortments=self.mixed)
+    needs = Needs(offer_counts=True, entry_rounds=True)
 
     def init(self, problem: Problem, contexts: Array) -> None:
         """Return no state: `Env.step` sets the action."""
@@ -100,13 +94,12 @@ class Env:
         arrival_rate: queries per round.
         problem: the static shapes.
         capacity: C, queue slots.
-        mixed: whether actions mark the servers that they offer (`Action.offered`).
         spaces: name -> (shape, dtype, minimum, maximum) of each array of an observation.
     """
 
     def __init__(
         self, source: Source, arrival_rate: float = 0.7, horizon: int = 1000,
-        K: int = 1, capacity: int = 256, mixed: bool = False,
+        K: int = 1, capacity: int = 256,
     ) -> None:  # fmt: skip
         """Validate the arguments.
 
@@ -116,14 +109,12 @@ class Env:
             horizon: T, rounds.
             K: servers offered per query.
             capacity: C; a longer queue loses queries (`StepInfo.overflow`).
-            mixed: whether actions mark the servers that they offer (`Action.offered`).
 
         Raises:
             ValueError: for arguments out of range and for several service channels.
         """
         self.source, self.arrival_rate, self.capacity = source, float(arrival_rate), capacity
-        self.problem, self.mixed = source.problem(K, horizon), mixed
-        self._policy = _ActionPolicy(mixed=mixed)
+        self.problem, self._policy = source.problem(K, horizon), _ActionPolicy()
         if self.problem.channels > 1:
             raise ValueError(
                 f"an environment serves one query a round, not {self.problem.channels}"
@@ -228,31 +219,3 @@ class Env:
     def with_problem(self, observation: Observation) -> Observation:
         """Return an observation with `problem`, as a policy of `cqbjax.policies` needs it."""
         return observation._replace(problem=self.problem)
-
-
-def play(env: Env, policy: Policy, key: Array) -> StepInfo:
-    """Play a whole run with a policy, and return the outcome of each round: [T, ...].
-
-    Args:
-        env: the environment.
-        policy: any policy of a sweep.
-        key: the key of the run.
-
-    Raises:
-        ValueError: the environment's `mixed` differs from the policy's `needs.smaller_assortments`.
-    """
-    if read_needs(policy).smaller_assortments != env.mixed:
-        raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
-    _, state = env.reset(key)
-
-    def play_round(carried: Any, _: Any) -> tuple[Any, StepInfo]:
-        state, learnt = carried
-        # Unlike the environment's observation, with the true utilities if the policy needs them.
-        seen = simulate.observe(policy, env.problem, state.instance, state.carry, state.round)
-        action = policy.select(rng.round_key(key, state.round), learnt, seen)
-        _, state, _, _, info = env.step(key, state, action)
-        learnt = policy.update(learnt, seen, info.action, info.feedback)
-        return (state, learnt), info
-
-    learnt = policy.init(env.problem, state.instance.workload.contexts)
-    return jax.lax.scan(play_round, (state, learnt), length=env.problem.horizon)[1]

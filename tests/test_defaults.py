@@ -73,7 +73,7 @@ DEFAULTS = [
     (tables.gap_table, dict(rounds=(2500, 5000), reference=None, of="gap")),
     (tables.load_table, dict(most=0.01)),
     (cqbjax.sweep, dict(K=1, record_every=None, capacity="auto", queries=False)),
-    (Env, dict(arrival_rate=0.7, horizon=1000, K=1, capacity=256, mixed=False)),
+    (Env, dict(arrival_rate=0.7, horizon=1000, K=1, capacity=256)),
 ]  # fmt: skip
 
 

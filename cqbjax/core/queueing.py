@@ -46,11 +46,6 @@ def mark_waiting(queue: Queue) -> Array:
     return queue.arrived > 0
 
 
-def length(queue: Queue) -> Array:
-    """Return Q(t), the number of waiting queries: [] int32."""
-    return jnp.sum(mark_waiting(queue), dtype=jnp.int32)
-
-
 def push(
     queue: Queue, rows: Array, round_: Array, arrives: Array
 ) -> tuple[Queue, Array, Array, Array]:

@@ -16,7 +16,7 @@ from jax import Array
 
 from cqbjax.core import conformance, contract, mnl, simulate
 from cqbjax.core.contract import ContractError, check_class, require
-from cqbjax.core.pytree import as_arrays, pytree, signature_of
+from cqbjax.core.pytree import as_arrays, pytree
 from cqbjax.core.types import (
     Action,
     Feedback,
@@ -221,7 +221,6 @@ def check_policy(
     policy: Policy,
     problem: Problem = PROBLEM,
     seed: int = 0,
-    checked: dict[Any, Any] | None = None,
 ) -> None:
     """Check a policy against the contract of `cqbjax.core.types.Policy`.
 
@@ -238,18 +237,10 @@ def check_policy(
         policy: the policy to check.
         problem: the shapes to check it with; keep its horizon short.
         seed: seed of the random instances.
-        checked: a dictionary of compiled programs, to which the policy's program is added. Pass the
-            same dictionary to several calls to save time. If a policy differs from a checked one
-            only in numbers, the call checks only its fields and decisions. Use a new dictionary
-            after a change of the code.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
     """
     check_fields(policy)
-    checked = {} if checked is None else checked
-    key = signature_of(policy), problem
-    if key not in checked:
-        conformance.check_policy(policy, problem)
-        checked[key] = compile_runs(policy, problem)
-    check_decisions(policy, problem, seed, checked[key])
+    conformance.check_policy(policy, problem)
+    check_decisions(policy, problem, seed)

@@ -46,7 +46,7 @@ def test_the_queue_is_a_dictionary_of_slots(rounds):
         if arrives and free:
             assert int(taken) == free[0], "a new query takes the lowest free slot"
             model[free[0]] = [10 * t, t, 0, [0, 0, 0]]
-        assert int(queueing.length(queue)) == len(model)
+        assert int(queueing.mark_waiting(queue).sum()) == len(model)
         waiting = np.asarray(queueing.mark_waiting(queue))
         assert {c for c in range(CAPACITY) if waiting[c]} == set(model)
         for c, (row, arrived, served, counts) in model.items():

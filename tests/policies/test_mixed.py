@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import answers, queue
 from cqbjax.core.recorders.answers import TrafficShare
 from cqbjax.core.types import NO_SERVER, Action, Needs, Observation, Problem, Queue
-from cqbjax.env import Env, play
 from cqbjax.policies import Acqb
 
 SYNTHETIC = sources.Synthetic(num_servers=4, dim=3)
@@ -171,12 +169,3 @@ def test_smaller_assortments_must_be_declared_and_nonempty():
     message = contract.describe_breach(problem, 7, 0, breach.servers)
     assert message == "select must offer a server in every round, and in round 7 it offers none"
     assert breach.servers.tolist() == [NO_SERVER] * 2
-
-
-def test_environment_and_policy_must_agree_on_mixed_assortments():
-    for mixed, policy in ((True, Acqb()), (False, Acqb(exploit_size=1))):
-        env = Env(SYNTHETIC, 0.6, 9, 2, mixed=mixed)
-        with pytest.raises(ValueError, match=f"the environment has mixed={mixed}"):
-            jax.eval_shape(
-                lambda key, env=env, policy=policy: play(env, policy, key), rng.run_key(0)
-            )

@@ -63,7 +63,11 @@ def _play(
             if not keep_all:
                 decision = decision._replace(state=())
             queue = carry.queue if keep_all else None
-            return carry, (decision, queueing.length(carry.queue), queue)
+            return carry, (
+                decision,
+                jnp.sum(queueing.mark_waiting(carry.queue), dtype=jnp.int32),
+                queue,
+            )
 
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
         carry, recorded = jax.lax.scan(
