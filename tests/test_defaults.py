@@ -78,12 +78,12 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("made", "known"), DEFAULTS, ids=[one.__name__ for one, _ in DEFAULTS])
-def test_what_is_left_out_is_as_documented(made, known):
+def test_default_arguments_match_the_documentation(made, known):
     signature = inspect.signature(made).parameters
     assert {name: signature[name].default for name in known} == known
 
 
-def test_it_is_known_of_each_number_whether_less_is_better():
+def test_metrics_state_whether_less_is_better():
     less = {"attempts", "gave_up", "dollars", "largest_wait", "queue_length", "regret", "gap"}
     more = {"score", "fairness", "departures", "throughput"}
     named = {one.name: one for one in (*STANDARD, *OPTIONAL.values())} | metrics.STANDARD

@@ -57,7 +57,7 @@ def package(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT / "cqbjax")))
-def test_a_module_sees_only_the_layers_before_it(path):
+def test_modules_import_only_lower_layers(path):
     if path == ROOT / "cqbjax" / "__init__.py":
         return
     assert package(path) in RANK, f"give {package(path)} a layer in {Path(__file__).name}"
@@ -68,7 +68,7 @@ def test_a_module_sees_only_the_layers_before_it(path):
     assert not any(name.split(".")[0] in forbidden for name in imports(path))
 
 
-def test_configurations_of_the_package_name_nothing_beside_it():
+def test_configurations_target_only_the_package():
     targets = {
         target
         for path in (ROOT / "conf").rglob("*.yaml")
@@ -82,7 +82,7 @@ RUNS += [f"engine/{path.name}" for path in sorted((ROOT / "cqbjax" / "engine").g
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_simulator_knows_protocols_alone(name):
+def test_simulator_imports_no_concrete_policies_or_sources(name):
     concrete = ("cqbjax.policies.", "cqbjax.sources.")
     known = {one for one in imports(ROOT / "cqbjax" / name) if one.startswith(concrete)}
     # The optimal policy is in every sweep, which is why it runs even unasked.
@@ -90,7 +90,7 @@ def test_the_simulator_knows_protocols_alone(name):
     assert known == (optimal if name == "engine/validation.py" else set())
 
 
-def test_the_engine_shows_nothing_by_itself():
+def test_engine_imports_no_display_library():
     """A sweep without a progress bar does not import rich."""
     paths = [*(ROOT / "cqbjax" / "core").glob("*.py"), *(ROOT / "cqbjax/engine").glob("*.py")]
 
@@ -104,7 +104,7 @@ def test_the_engine_shows_nothing_by_itself():
     assert users(True) == {"progress.py"} and users(False) == set()
 
 
-def test_a_policy_or_source_does_not_lean_on_the_simulator():
+def test_policies_and_sources_do_not_import_the_simulator():
     for folder in ("policies", "sources", "estimation"):
         for path in (ROOT / "cqbjax" / folder).glob("*.py"):
             leaned_on = {"cqbjax.core.simulate", "cqbjax.engine"}
@@ -125,7 +125,7 @@ def test_the_reference_shares_no_code_with_the_simulator(name):
     assert not any(one.split(".")[0] in ("cqbjax", "jax") for one in names)
 
 
-def test_an_import_against_the_layers_would_be_seen(tmp_path):
+def test_imports_inside_functions_are_found(tmp_path):
     path = tmp_path / "planted.py"
     path.write_text("def f():\n    from cqbjax import sweep\n    import hydra.utils\n")
     assert packages(imports(path)) == {"sweep"} and "hydra.utils" in imports(path)
@@ -163,7 +163,7 @@ def circle(edges: dict[str, set[str]]) -> set[str]:
         left = importing & imported
 
 
-def test_no_modules_import_each_other_in_a_circle(tmp_path):
+def test_modules_have_no_import_cycles(tmp_path):
     assert not circle(graph(modules()))
     files = {name: tmp_path / f"{name}.py" for name in ("top", "top.a", "top.b", "top.c")}
     files["top"].write_text("from top.c import h\n")
@@ -185,7 +185,7 @@ ORDER = {
 
 
 @pytest.mark.parametrize("package", ORDER)
-def test_the_modules_of_a_package_follow_its_order(package):
+def test_modules_of_a_package_follow_the_declared_order(package):
     steps = [step.split() for step in ORDER[package].split(", ")]
     rank = {name: place for place, step in enumerate(steps) for name in step}
     for name, others in graph(modules()).items():
@@ -198,7 +198,7 @@ def test_the_modules_of_a_package_follow_its_order(package):
         assert seen <= allowed, f"{name} imports {seen - allowed}"
 
 
-def test_no_class_name_stands_for_two_classes():
+def test_class_names_are_unique():
     trees = [ast.parse(path.read_text()) for path in MODULES]
     named = collections.Counter(
         n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)

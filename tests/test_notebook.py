@@ -18,7 +18,7 @@ SMALL = {"arrival_rate": [0.3], "num_seeds": 2, "horizon": 40}
 
 
 @pytest.mark.slow
-def test_a_label_gives_the_policy_of_the_command_line(tmp_path, monkeypatch):
+def test_policy_by_label_matches_the_command_line(tmp_path, monkeypatch):
     by_key, by_attribute = (cqbjax.policy("lints", **{k: 0.5}) for k in ("lints_alpha", "alpha"))
     assert by_key == by_attribute == policies.LinearBandit(index="thompson", alpha=0.5)
     assert cqbjax.policy("acqb").alpha_scale == 0.2, "the preset of the command line"
@@ -33,7 +33,7 @@ def test_a_label_gives_the_policy_of_the_command_line(tmp_path, monkeypatch):
     assert cqbjax.policy("mine", c1=0.7) == policies.Acqb(c1=0.7)
 
 
-def test_an_unknown_label_or_constant_is_one_sentence():
+def test_unknown_labels_and_constants_are_rejected_in_one_sentence():
     with pytest.raises(ValueError, match="policy lintz is unknown: did you mean .*lints"):
         cqbjax.policy("lintz")
     with pytest.raises(ValueError, match="no constant alfa: did you mean alpha"):
@@ -45,7 +45,7 @@ def test_an_unknown_label_or_constant_is_one_sentence():
 
 
 @pytest.mark.slow
-def test_a_sweep_of_policies_imports_no_reader_of_tables():
+def test_sweep_of_policies_does_not_import_table_readers():
     code = (
         "import sys, cqbjax\n"
         "from cqbjax import policies, sources\n"
@@ -61,7 +61,7 @@ def test_a_sweep_of_policies_imports_no_reader_of_tables():
 
 
 @pytest.mark.slow
-def test_labels_and_policies_give_the_same_sweep_and_one_figure():
+def test_labels_and_policy_objects_give_the_same_sweep():
     coin = sources.Coin(classes=[0.4, 0.8])
     data = cqbjax.sweep(["random", "best_llm"], coin, **SMALL)
     made = {label: cqbjax.policy(label) for label in ("random", "best_llm")}
@@ -85,7 +85,7 @@ def test_labels_and_policies_give_the_same_sweep_and_one_figure():
 
 
 @pytest.mark.slow
-def test_a_sweep_trains_routers_as_a_study_does(tmp_path):
+def test_sweep_trains_routers_like_a_study(tmp_path):
     source = datasets.dataset_source("paretobandit", "data", pool_size=30, offline_size=150)
     chosen = {"knn": "knn", "own": offline.routers.KNN(), "random": policies.RandomRouting()}
     data = cqbjax.sweep(chosen, source, **SMALL)

@@ -11,7 +11,7 @@ import pytest
 SOURCES = (*product.DRAWN, "paretobandit", "routerbench", "mmlu_pro")
 
 
-def test_the_part_has_every_policy_router_and_source():
+def test_product_subset_covers_every_policy_router_and_source():
     cases = product.part(SOURCES)
     assert {*product.POLICIES, *product.ROUTERS} <= {case.policy for case in cases}
     assert {case.source for case in cases} == {*SOURCES}
@@ -20,7 +20,7 @@ def test_the_part_has_every_policy_router_and_source():
 
 
 @pytest.mark.slow
-def test_no_program_of_the_part_crashes_or_has_names_that_are_one_to_xla(shared_data, tmp_path):
+def test_programs_of_the_product_subset_compile_without_ambiguous_names(shared_data, tmp_path):
     done = subprocess.run(
         [sys.executable, product.__file__, f"data_dir={shared_data}", f"cache_dir={tmp_path}",
          "--part", "--workers", "1", "--folder", str(tmp_path), "--sources", *SOURCES],

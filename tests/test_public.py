@@ -34,7 +34,7 @@ def private_imports(text):
 
 
 @pytest.mark.parametrize("path", [*PAGES, *EXAMPLES, *TEMPLATES], ids=lambda path: path.name)
-def test_code_that_readers_see_imports_public_names_alone(path):
+def test_documentation_code_imports_only_public_names(path):
     read = path.suffix in (".md", ".ipynb")
     texts = [one.text for one in blocks(path)] if read else [path.read_text()]
     languages = [one.language for one in blocks(path)] if read else ["python"]
@@ -79,7 +79,7 @@ def test_every_public_name_is_listed_and_documented():
     assert not missing
 
 
-def test_a_private_import_is_seen():
+def test_private_imports_are_detected():
     assert private_imports("from cqbjax import sweep\nimport cqbjax\n") == []
     text = "from cqbjax.core.types import Action\nfrom cqbjax import nothing\nimport cqbjax.core\n"
     seen = {"cqbjax.core.types.Action", "cqbjax.nothing", "cqbjax.core"}

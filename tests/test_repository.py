@@ -37,12 +37,12 @@ def test_no_pdf_is_committed(committed_files):
     assert committed_files and not [path.name for path in committed_files if path.suffix == ".pdf"]
 
 
-def test_the_page_is_small(committed_files):
+def test_committed_report_page_is_small(committed_files):
     (page,) = [path for path in committed_files if path.name == "index.html"]
     assert page.stat().st_size <= MOST_OF_PAGE
 
 
-def test_the_citation_has_what_a_reader_of_it_needs():
+def test_citation_file_is_complete():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["cff-version"] == "1.2.0" and cited["type"] == "software"
     assert cited["message"] and cited["title"] and cited["authors"][0]["name"]
@@ -52,7 +52,7 @@ def test_the_citation_has_what_a_reader_of_it_needs():
     assert "version" not in cited  # it stands in one place
 
 
-def test_the_version_stands_in_one_place():
+def test_version_is_defined_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
     assert project["tool"]["hatch"]["version"]["path"] == "cqbjax/__init__.py"
@@ -60,7 +60,7 @@ def test_the_version_stands_in_one_place():
 
 
 @pytest.mark.slow
-def test_results_is_a_module_to_import_first():
+def test_results_module_can_be_imported_first():
     code = "import cqbjax.results; print(cqbjax.results.load.__name__, cqbjax.__version__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == ["load", cqbjax.__version__], done.stderr

@@ -57,14 +57,14 @@ def measure(root: Path, beside: tuple[str, ...]) -> dict[str, int]:
     return sizes | {"folders": len(folders), "import_arrows": len(arrows)}
 
 
-def test_nothing_grows_beyond_its_limit():
+def test_sizes_stay_below_their_limits():
     limits = tomllib.loads((ROOT / "tests" / "size.toml").read_text())
     sizes = measure(ROOT, ("benchmarks", "reproduction"))
     assert sizes.keys() == limits.keys()
     assert not {name: size for name, size in sizes.items() if size > limits[name]}, sizes
 
 
-def test_sizes_are_counted_as_defined(tmp_path):
+def test_size_counts_match_their_definition(tmp_path):
     texts = {
         "cqbjax/a/__init__.py": '"""A docstring."""\n\n# A comment.\nx = """two\nlines"""\n',
         "cqbjax/b/__init__.py": "",

@@ -35,12 +35,12 @@ def private_words(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("pattern", WORDS["files"])
-def test_no_private_word_is_written(pattern):
+def test_private_words_do_not_occur(pattern):
     paths = [file for file in ROOT.glob(pattern) if file.suffix in SUFFIXES and file.is_file()]
     assert paths and not {file: words for file in paths if (words := private_words(file))}
 
 
 @pytest.mark.parametrize("name", ["planted.py", "planted.md", "planted.yaml"])
-def test_a_private_word_that_returns_is_seen(name, tmp_path):
+def test_private_words_are_detected(name, tmp_path):
     (tmp_path / name).write_text("# What the room is.\ntoldOf = 1\n")
     assert private_words(tmp_path / name) == ["told"] * name.endswith("py") + ["room"]

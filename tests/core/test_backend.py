@@ -19,7 +19,7 @@ from cqbjax.offline import fits
 PARENT = pathlib.Path("xla")
 
 
-def test_another_processor_or_jaxlib_keeps_its_programs_elsewhere(monkeypatch):
+def test_compiled_programs_are_stored_per_processor_and_jaxlib(monkeypatch):
     here = backend.programs_folder(PARENT)
     assert here == backend.programs_folder(PARENT) and here.parent == PARENT
     with monkeypatch.context() as patch:
@@ -95,7 +95,7 @@ def test_a_cache_that_cannot_be_written_is_refused_by_its_key(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:os.fork")  # JAX's own
-def test_a_fork_after_a_sweep_computes_nothing():
+def test_forked_processes_are_refused_after_a_sweep():
     backend.check_process()
     for _ in range(2):
         child = os.fork()
@@ -109,7 +109,7 @@ def test_a_fork_after_a_sweep_computes_nothing():
     backend.check_process()
 
 
-def test_the_processor_is_named_where_the_system_names_it(monkeypatch, tmp_path):
+def test_processor_name_is_read_from_cpuinfo(monkeypatch, tmp_path):
     monkeypatch.setattr(backend, "CPUINFO", tmp_path / "cpuinfo")
     assert backend.describe()["cpu"] == "unknown"
     elsewhere = backend.programs_folder(PARENT)
@@ -134,7 +134,7 @@ def slices(factor, table, rows):
 
 
 @pytest.mark.parametrize("emitters", [True, False])
-def test_no_two_names_of_a_program_are_one_to_xlas_emitters(emitters):
+def test_program_names_are_unambiguous_for_xla_emitters(emitters):
     factor = np.float32(OWN + emitters / 2)
     lowered = jax.jit(functools.partial(slices, factor)).lower(TABLE, ROWS)
     assert ambiguous_names(lowered.compile().as_text()), "with JAX's names some are"
@@ -144,7 +144,7 @@ def test_no_two_names_of_a_program_are_one_to_xlas_emitters(emitters):
     np.testing.assert_allclose(made(TABLE, ROWS), expected, rtol=1e-6)
 
 
-def test_an_option_that_a_version_of_xla_does_not_know_is_left_out(monkeypatch):
+def test_unknown_xla_options_are_omitted(monkeypatch):
     def lower_function():
         return jax.jit(lambda x: x + 1).lower(jnp.float32(1))
 
@@ -159,7 +159,7 @@ def _raise_out_of_memory(*_):
     raise jax.errors.JaxRuntimeError("no memory")
 
 
-def test_what_is_not_for_a_cpu_keeps_its_names_and_has_no_options():
+def test_gpu_programs_get_no_cpu_options():
     class Lowered:
         def compile(self, *options):
             return options

@@ -39,12 +39,12 @@ def reach(*parts):
     return sorted(code._reached(root.__module__ for root in roots))
 
 
-def test_of_the_package_folders_count_and_not_those_beside():
+def test_code_hash_covers_only_needed_folders_of_the_package():
     synthetic = sources.Synthetic(num_servers=3, dim=2, slackness=0.1)
     assert reach(synthetic, policies.Acqb()) == ["cqbjax.policies", "cqbjax.sources"]
 
 
-def test_what_a_users_module_takes_from_the_package_counts(write_module):
+def test_package_imports_of_user_modules_are_hashed(write_module):
     write_module("mine.py", f"{HEAD}import cqbjax\nfrom cqbjax.offline import value\n{CLASS}")
     assert reach(importlib.import_module("mine").Mine) == ["cqbjax.offline", "mine"]
 
@@ -61,7 +61,7 @@ def test_what_a_users_module_takes_from_the_package_counts(write_module):
         "import box.deep",
     ],
 )
-def test_an_edit_of_what_a_policy_imports_is_seen_in_any_depth(write_module, imported):
+def test_edits_of_nested_imports_change_the_code_hash(write_module, imported):
     write_module("mine.py", f"{HEAD}{imported}\n{CLASS}")
     write_module("helper.py", "from bottom import rate\n")
     write_module("bottom.py", "rate = 1\n")
@@ -76,7 +76,7 @@ def test_an_edit_of_what_a_policy_imports_is_seen_in_any_depth(write_module, imp
     assert after != before and code.digest([ENGINE], mine) == after
 
 
-def test_relative_imports_and_a_package_with_code_of_its_own_count(write_module):
+def test_relative_imports_and_package_files_are_hashed(write_module):
     write_module("kit/__init__.py", "LEAST = 1\n")
     write_module("kit/inner/__init__.py", "from .rule import Mine\n")
     write_module(
@@ -89,7 +89,7 @@ def test_relative_imports_and_a_package_with_code_of_its_own_count(write_module)
     assert [name for name in reach(mine) if name.startswith("kit")] == names
 
 
-def test_of_installed_packages_that_of_a_policy_counts_alone(write_module, tmp_path, monkeypatch):
+def test_only_the_installed_package_of_a_policy_is_hashed(write_module, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
     write_module("site-packages/kit/__init__.py", "")
     write_module("site-packages/kit/inner/__init__.py", "")
@@ -102,7 +102,7 @@ def test_of_installed_packages_that_of_a_policy_counts_alone(write_module, tmp_p
     assert reach(mine) == ["kit", "kit.inner", "kit.inner.rule", "kit.rate"]
 
 
-def test_a_base_class_and_what_a_field_holds_count(write_module):
+def test_base_classes_and_field_values_are_hashed(write_module):
     write_module("base.py", f"{HEAD}class Base:\n    rate = 1\n")
     write_module("field.py", f"{HEAD}{CLASS}def rule(): return 1\n")
     derived = CLASS.replace("Mine", "Mine(Base)") + "    held: object = None\n"
@@ -136,7 +136,7 @@ SAME = {"rate": 1, "factor": 2, "least": 3, "added": 4}
 
 
 @pytest.mark.parametrize("changed", [None, *SAME])
-def test_a_notebooks_class_is_known_by_its_text_and_what_it_uses(changed):
+def test_notebook_classes_are_hashed_by_source_text_and_used_globals(changed):
     first = code.digest([], notebook(CELL.format(**SAME), "<cell 1>")["Mine"]())
     text = CELL.format(**{**SAME, **({changed: 9} if changed else {})})
     second = code.digest([], notebook(text, "<cell 2>")["Mine"]())
@@ -144,7 +144,7 @@ def test_a_notebooks_class_is_known_by_its_text_and_what_it_uses(changed):
 
 
 @pytest.mark.parametrize("untold", ["exec", "object"])
-def test_code_that_cannot_be_identified_never_equals_other_code(untold):
+def test_unidentifiable_code_has_a_unique_hash(untold):
     cell = notebook(CELL.format(**SAME))
     if untold == "exec":
         del linecache.cache["<cell 1>"]
@@ -167,7 +167,7 @@ class Plain:
 """
 
 
-def test_what_a_users_object_reads_counts(write_module, tmp_path, monkeypatch):
+def test_files_read_by_user_objects_are_hashed(write_module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_module("reads.py", READS)
     module = importlib.import_module("reads")
@@ -194,7 +194,7 @@ def test_what_a_users_object_reads_counts(write_module, tmp_path, monkeypatch):
     assert code.digest([], module.Plain(x="weights.npy")) != code.digest([], module.Plain(x="x"))
 
 
-def test_words_of_this_packages_objects_name_no_file(write_module, tmp_path, monkeypatch):
+def test_strings_of_package_objects_are_not_file_names(write_module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = code.digest([], policies.Acqb(schedule="oldest"))
     write_module("oldest", "a file of this name")

@@ -41,7 +41,7 @@ def watch(breach, slot, servers, round_, valid):
     return record_breach(breach, PROBLEM, queue, action, round_, valid)
 
 
-def test_the_first_action_that_breaks_the_contract_is_remembered():
+def test_first_contract_breach_is_recorded():
     breach, breach_rounds = contract.empty_breach(PROBLEM), []
     assert breach.servers.shape == (3,)
     rounds = [
@@ -59,7 +59,7 @@ def test_the_first_action_that_breaks_the_contract_is_remembered():
     assert (int(slot_alone.round), int(slot_alone.slot)) == (7, 1)
 
 
-def test_a_breach_is_reported_in_a_sentence():
+def test_contract_breaches_are_reported_in_one_sentence():
     assert contract.describe_breach(PROBLEM, 7, 1, [0, 1, 4]) == (
         "select must return 3 distinct server numbers in 0..3, increasing, and in round 7 it "
         "returns [0, 1, 4]"
@@ -79,7 +79,7 @@ FAULTS = {
 }
 
 
-def test_what_is_wrong_with_an_instance_is_counted():
+def test_instance_faults_are_counted():
     problem = PROBLEM._replace(max_arrivals=2, num_prompts=8)
     workload = Workload(
         np.zeros((5, 2)), np.zeros((5, 4)), np.zeros((9, 2), np.int32), np.full(5, 7, np.int32)

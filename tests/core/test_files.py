@@ -28,14 +28,14 @@ def squares(tmp_path):
     return path, computed, lambda: files.load_or_compute(path, compute)
 
 
-def test_a_result_is_computed_once_and_read_ever_after(squares):
+def test_results_are_computed_once_and_then_read(squares):
     path, computed, ask = squares
     for _ in range(3):
         np.testing.assert_array_equal(ask(), [0, 1, 4, 9, 16])
     assert len(computed) == 1 and [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_the_first_answer_is_what_the_file_holds(tmp_path):
+def test_first_call_returns_the_stored_precision(tmp_path):
     def save(file, value):
         np.save(file, value.astype(np.float16))
 
@@ -48,7 +48,7 @@ def test_the_first_answer_is_what_the_file_holds(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
-def test_a_damaged_file_is_named_in_one_sentence_and_stays(squares, content):
+def test_damaged_files_are_reported_and_preserved(squares, content):
     path, computed, ask = squares
     path.parent.mkdir()
     path.write_bytes(content)
@@ -67,7 +67,7 @@ def test_a_truncated_file_is_damaged(squares):
         ask()
 
 
-def test_nothing_is_stored_of_a_failed_computation(tmp_path):
+def test_failed_computations_store_no_files(tmp_path):
     def fail(*_):
         raise RuntimeError("no")
 
@@ -79,7 +79,7 @@ def test_nothing_is_stored_of_a_failed_computation(tmp_path):
     assert not path.exists() and hidden_files(tmp_path) == []
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_files_are_written_atomically(tmp_path, monkeypatch):
     target = tmp_path / "table.csv"
     files.write_atomic(target, b"old")
 
@@ -94,7 +94,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         assert target.read_bytes() == b"old" and hidden_files(tmp_path) == []
 
 
-def test_a_file_that_cannot_be_written_is_named_and_not_the_one_beside_it(tmp_path):
+def test_write_errors_name_the_target_file(tmp_path):
     (tmp_path / "folder").mkdir()
 
     def raise_disk_full(file):
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_written_is_named_and_not_the_one_beside_it(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_writer_that_stops_half_way_leaves_the_old_file(tmp_path):
+def test_interrupted_writers_keep_the_old_file(tmp_path):
     target = tmp_path / "table.csv"
     files.write_atomic(target, b"old")
 
@@ -120,7 +120,7 @@ def test_a_writer_that_stops_half_way_leaves_the_old_file(tmp_path):
     assert target.read_bytes() == b"old" and hidden_files(tmp_path) == []
 
 
-def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tmp_path):
+def test_only_missing_results_are_computed_and_killed_calls_resume(tmp_path):
     paths = {number: tmp_path / f"{number}.npy" for number in range(4)}
     asked = []
 
@@ -140,7 +140,7 @@ def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tm
     assert asked == [[0, 2, 3], [2, 3]] and hidden_files(tmp_path) == []
 
 
-def test_two_writers_at_once_leave_one_whole_file(tmp_path):
+def test_concurrent_writers_leave_one_complete_file(tmp_path):
     """Each writes half, waits for the other's half, and ends: as on two nodes of one home."""
     path, half = tmp_path / "big.npy", threading.Barrier(2, timeout=20)
 

@@ -78,7 +78,7 @@ def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **f
     alpha_scale=st.floats(0.0, 3.0),
     c1=st.floats(0.0, 4.0),
 )
-def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
+def test_served_queries_wait_and_flows_balance(case, seed, rate, alpha_scale, c1):
     """Replay the recorded decisions on a plain list: whatever is served waits, K servers a time."""
     problem = SCENARIOS[CASES[case][0]][1]
     if case == "rand_rout" or not problem.pooled:
@@ -125,7 +125,7 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
 )
 @QUICK
 @given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.1, 1.0))
-def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate):
+def test_flows_balance_with_several_arrivals_per_round(policy, seed, rate):
     """Who waits is who came and has not left, row by row; nobody is lost in so many slots."""
     source = scenarios.Batches(source=POOL)
     problem = source.problem(2, HORIZON)
@@ -148,7 +148,7 @@ def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate)
     assert played.overflow == 0
 
 
-def test_a_source_of_several_arrivals_a_round_brings_two_often_enough():
+def test_batch_source_draws_rounds_with_two_arrivals():
     drawn = prepare(
         3, scenarios.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(max_arrivals=2)
     )
@@ -158,7 +158,7 @@ def test_a_source_of_several_arrivals_a_round_brings_two_often_enough():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [RandomRouting(), Acqb()], ids=["random", "acqb"])
-def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
+def test_single_arrivals_of_a_batch_source_equal_bernoulli_arrivals(policy):
     """A source that may bring two and never does, beside the source that brings one."""
     single = prepare(2, POOL, 0.6, POOL.problem(2, HORIZON))
     problem = POOL.problem(2, HORIZON)
@@ -251,7 +251,7 @@ def test_a_longer_horizon_has_the_same_first_rounds(case):
 
 
 @pytest.mark.slow
-def test_more_capacity_changes_nothing():
+def test_extra_capacity_does_not_change_a_run():
     scenario, policy = CASES["acqb_pair"]
     source, problem = SCENARIOS[scenario]
     small, large = (
@@ -351,7 +351,7 @@ def assert_same(one, two, exactly=INTEGERS):
 
 
 @pytest.mark.slow
-def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
+def test_runs_of_a_batch_equal_separate_runs():
     """One sweep with other policies, rates and seeds beside it, one with a single run at a time."""
     low, high = Acqb(alpha_scale=0.2), Acqb(alpha_scale=2.0, c1=0.5)
     keys = {"horizon": 64, "record_every": 4}
@@ -373,7 +373,7 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
 
 
 @pytest.mark.slow
-def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatch):
+def test_growing_capacity_equals_large_initial_capacity(monkeypatch):
     learning = EpsilonGreedy(epsilon=0.3)
     keys = {"arrival_rate": [0.1, 0.45], "num_seeds": 4, "horizon": 64, "record_every": 1}
     large = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity=64, **keys)
@@ -403,7 +403,7 @@ def batched_together(policies):
 
 
 @pytest.mark.slow
-def test_policies_that_differ_in_floats_share_a_group_and_a_program():
+def test_policies_that_differ_in_floats_share_a_batch_and_a_program():
     log = scenarios.Log()
     names = (ONLY, "b", "c")
     three = {name: scenarios.Traced(weight=float(i), log=log) for i, name in enumerate(names)}

@@ -150,7 +150,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_what_is_written_out_is_what_numpy_makes_of_it(platform, x64, monkeypatch):
+def test_unrolled_linear_algebra_matches_numpy(platform, x64, monkeypatch):
     monkeypatch.setattr(linalg, "SMALL", SMALL)
     monkeypatch.setattr(linalg, "MAX_MASKED", MASKED)
     made = {name: make(*size) for name, (make, *size) in MADE.items()}
@@ -177,7 +177,7 @@ nth_bit = jax.jit(linalg.nth_bit, compiler_options=FAST_COMPILE_OPTIONS)
 
 @QUICK
 @given(st.lists(st.booleans(), min_size=40, max_size=40))
-def test_marks_are_packed_and_found_again(marks):
+def test_bit_masks_round_trip_through_packing(marks):
     words = np.asarray(packed(np.array(marks)))
     assert words.dtype == np.uint32 and len(words) == 2
     assert [bool(words[i // 32] >> (i % 32) & 1) for i in range(40)] == marks

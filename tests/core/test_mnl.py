@@ -29,7 +29,7 @@ def rate(utilities, servers):
 
 @QUICK
 @given(st.lists(UTILITY, min_size=3, max_size=3))
-def test_probabilities_are_the_definition(utilities):
+def test_choice_probabilities_match_the_definition(utilities):
     weights = np.exp(np.asarray(utilities, float))
     probabilities = probabilities_of(jnp.asarray(utilities, float))
     np.testing.assert_allclose(probabilities, weights / (1 + weights.sum()), rtol=2e-5, atol=1e-12)
@@ -44,7 +44,7 @@ def test_probabilities_stay_finite_far_out(far):
 
 
 @pytest.mark.parametrize("size", cases([1, 2, 3, 4, 5], [1, 2]))
-def test_the_best_assortment_is_that_of_enumeration(size):
+def test_best_assortment_matches_enumeration(size):
     draw = np.random.default_rng(size)
     every = list(itertools.combinations(range(5), size))
     for utilities in draw.normal(scale=2.0, size=(30, 5)):
@@ -75,7 +75,7 @@ def test_large_utilities_have_a_mean_departure_rate(utilities, of_one, of_two):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_mean_departure_rate_is_that_of_enumeration(size):
+def test_mean_departure_rate_matches_enumeration(size):
     utilities = np.random.default_rng(0).normal(scale=3.0, size=(4, 5))
     every = list(itertools.combinations(range(5), size))
     expected = [np.mean([rate(one, servers) for servers in every]) for one in utilities]
@@ -146,7 +146,7 @@ def test_curvature_columns_stay_finite_where_a_choice_is_certain():
     np.testing.assert_allclose(factor @ factor.T, 0.0, atol=1e-6)
 
 
-def test_the_servers_shown_and_the_one_chosen_are_marked_by_their_numbers():
+def test_offered_and_chosen_servers_are_marked():
     servers = jnp.asarray([1, 4], jnp.int32)
     assert mnl.mark_servers(servers, 5).tolist() == [False, True, False, False, True]
     for choice, marked in ((0, [1]), (1, [4]), (2, [])):

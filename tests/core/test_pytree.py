@@ -24,7 +24,7 @@ class Mine:
     table: Numbers | None = None
 
 
-def test_types_of_arrays_are_known_without_making_them():
+def test_array_types_are_known_without_allocation():
     for tree in (Mine(scale=2, table=[1, 2]), Mine(scale=np.float64(1)), Mine(scale=True),
                  Mine(scale=np.ones((2, 3), np.int32)), Mine(scale=jnp.ones(3))):  # fmt: skip
         assert pytree.signature_as_arrays(tree) == signature_of(pytree.as_arrays(tree))
@@ -51,7 +51,7 @@ def test_a_tree_is_flattened_and_unflattened_field_by_field():
         Mine(1.0)
 
 
-def test_an_option_without_words_is_named():
+def test_option_fields_without_enumeration_are_reported():
     @pytree.pytree
     class Wrong:
         rule: Any = option(default="first")
@@ -60,7 +60,7 @@ def test_an_option_without_words_is_named():
         jax.tree.leaves(Wrong())
 
 
-def test_a_word_is_where_it_stands_and_no_other_is_taken():
+def test_options_map_to_their_index_and_unknown_words_raise():
     assert [pytree.option_index(Rule, one) for one in ("first", "last")] == [0, 1]
     for already in (np.int32(1), jnp.int32(1), jax.ShapeDtypeStruct((), jnp.int32)):
         assert pytree.option_index(Rule, already) is already
@@ -72,20 +72,20 @@ def test_a_word_is_where_it_stands_and_no_other_is_taken():
         check_options(Mine(rule="middle"))
 
 
-def test_numbers_become_floats_and_numbers_of_words_stay():
+def test_numbers_become_floats_and_option_indices_stay_integers():
     mine = pytree.as_arrays(Mine(scale=2, rule="last", table=np.arange(3)))
     assert mine.scale.dtype == jnp.float32 and mine.rule.dtype == jnp.int32
     assert mine.table.dtype == jnp.float32 and mine.table.tolist() == [0, 1, 2]
     assert pytree.as_arrays(jnp.arange(2, dtype=jnp.int32)).dtype == jnp.int32
 
 
-def test_only_lists_are_taken_as_arrays():
+def test_only_lists_are_converted_to_arrays():
     table = jnp.arange(3.0)
     assert Mine(table=table).table is table and Mine().table is None and Mine(table=2.0).table == 2
     assert isinstance(Mine(table=(1, 2)).table, np.ndarray)
 
 
-def test_trees_of_one_kind_differ_in_numbers_alone():
+def test_equal_signatures_differ_only_in_numbers():
     one, other = Mine(scale=1.0), Mine(scale=2.0, rule="last")
     assert signature_of(one) == signature_of(other) and hash(signature_of(one)) == hash(
         signature_of(other)

@@ -58,7 +58,7 @@ def test_the_queue_is_a_dictionary_of_slots(rounds):
 @given(
     st.lists(st.booleans(), min_size=CAPACITY, max_size=CAPACITY), st.integers(0, 3), st.booleans()
 )
-def test_several_at_once_are_one_after_another(taken, count, aware):
+def test_pushing_several_queries_equals_pushing_them_in_order(taken, count, aware):
     """Each into the lowest free slot, in their order; those without one are lost."""
     arrived = jnp.asarray(taken, jnp.int32)
     counts = jnp.ones((CAPACITY, 2), jnp.int32) if aware else None
@@ -78,7 +78,7 @@ def test_several_at_once_are_one_after_another(taken, count, aware):
         assert int(slot) == slots[-1]
 
 
-def test_a_query_that_stays_asks_what_comes_next_and_enters_again():
+def test_unserved_conversations_continue_with_their_next_prompt():
     queue = Queue(
         *(jnp.asarray(x, jnp.int32) for x in ([4, 6], [1, 2], [0, 0])), None, jnp.asarray([1, 2])
     )
@@ -95,7 +95,7 @@ def fill(arrived, served=None):
     return Queue(row=jnp.zeros_like(arrived), arrived=arrived, served=served)
 
 
-def test_a_full_queue_keeps_what_it_has():
+def test_full_queues_reject_arrivals_unchanged():
     queue = fill([3, 1, 2])
     after, _, _, lost = push(queue, jnp.int32(7), jnp.int32(9), jnp.bool_(True))
     assert bool(lost)
@@ -103,7 +103,7 @@ def test_a_full_queue_keeps_what_it_has():
         np.testing.assert_array_equal(before, now)
 
 
-def test_a_reused_slot_forgets_how_often_it_was_served():
+def test_reused_slots_reset_their_service_count():
     queue, _, _, _ = push(fill([0, 4], [5, 1]), jnp.int32(7), jnp.int32(9), jnp.bool_(True))
     assert queue.served.tolist() == [0, 1]
 
@@ -145,6 +145,6 @@ def test_nth_marked_is_the_floor_of_the_uniform_times_the_count(mask, uniform):
 
 
 @pytest.mark.parametrize("rule", ["oldest", "newest", "least_served", "random"])
-def test_every_rule_is_defined_on_an_empty_queue(rule):
+def test_scheduling_rules_are_defined_on_an_empty_queue(rule):
     slot = int(pick(rule, queueing.empty_queue(5), jnp.float32(0.5)))
     assert 0 <= slot < 5

@@ -56,7 +56,7 @@ def data():
     return cqbjax.sweep(CHOSEN, POOL, record=OWN, **RUN)
 
 
-def test_what_is_recorded_per_round_per_run_and_per_query(data):
+def test_recorders_have_round_run_and_query_dimensions(data):
     run = ("policy", "arrival_rate", "seed")
     assert data.waited.dims == (*run, "round") and data.shown.dims == (*run, "round", "llm")
     assert data.left.dims == (*run, "query") and data.longest.dims == run
@@ -81,7 +81,7 @@ def test_what_is_recorded_per_round_per_run_and_per_query(data):
 
 
 @pytest.mark.slow
-def test_the_four_are_the_same_beside_others(data):
+def test_default_arrays_do_not_depend_on_other_recorders(data):
     plain = cqbjax.sweep(CHOSEN, POOL, **RUN)
     for name in ("queue_length", "regret", "departures", "explored", "optimal_queue_length"):
         np.testing.assert_array_equal(data[name], plain[name])
@@ -92,7 +92,7 @@ def test_the_four_are_the_same_beside_others(data):
 
 
 @pytest.mark.slow
-def test_runs_that_outgrow_their_slots_record_from_the_start():
+def test_repeated_runs_record_from_the_first_round():
     """Of a run that is repeated with more slots, nothing of the first attempt stays."""
     crowded: Any = {**RUN, "arrival_rate": [1.0], "horizon": 200, "record_every": 200}
     grown = cqbjax.sweep(CHOSEN, POOL, record=OWN, **crowded)
@@ -102,7 +102,7 @@ def test_runs_that_outgrow_their_slots_record_from_the_start():
 
 
 @pytest.mark.slow
-def test_a_recorder_is_part_of_the_program_and_of_what_is_resumed(tmp_path, data):
+def test_recorders_change_program_and_cache_key(tmp_path, data):
     keys = []
     for recorders in ((Waited(),), (Waited(scale=2.0),), (Waited(),)):
         again = cqbjax.sweep(CHOSEN, POOL, record=recorders, resume=tmp_path, **RUN)
@@ -136,7 +136,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_is_no_recorder_is_refused_in_one_sentence(message, monkeypatch, fresh_programs):
+def test_invalid_recorders_are_rejected_in_one_sentence(message, monkeypatch, fresh_programs):
     monkeypatch.setattr(programs, "_map_over_runs", None)
     with pytest.raises(ValueError, match=message):
         cqbjax.sweep(CHOSEN, POOL, record=[Left(), REFUSED[message]], **RUN)
@@ -147,12 +147,12 @@ def test_two_recorders_of_one_name_are_refused():
         cqbjax.sweep(CHOSEN, POOL, record=[Waited(), Waited(scale=2.0)], **RUN)
 
 
-def test_a_recorders_own_module_counts_for_the_key():
+def test_recorder_modules_are_hashed():
     assert checkpoints.hash_code(Waited()) != checkpoints.hash_code()
 
 
 @pytest.mark.parametrize("valid", [True, False])
-def test_traffic_counts_all_who_are_shown_to_a_query(valid):
+def test_traffic_counts_every_offered_server(valid):
     """Of one place servers are [K], of several [c, K]; nobody is shown to an empty queue."""
     recorder = TrafficShare()
     for servers, expected in (([0, 2], [1, 0, 1]), ([[0, 2], [1, 2]], [1, 1, 2])):

@@ -16,7 +16,7 @@ from cqbjax.sources import Coin
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
-def test_threefry_is_jax_own_block_cipher(seed):
+def test_threefry_matches_jax(seed):
     key = jax.random.key_data(rng.run_key(seed))
     first, second = np.arange(50, dtype=np.uint32), np.arange(50, 100, dtype=np.uint32) ** 3
     mine = jnp.concatenate(rng.threefry(key, jnp.asarray(first), jnp.asarray(second)))
@@ -32,7 +32,7 @@ SETTINGS = [
 @pytest.mark.parametrize(
     ("setting", "value"), cases(SETTINGS, ["jax_default_prng_impl"], several=True)
 )
-def test_what_jax_is_set_to_changes_no_number(setting, value):
+def test_jax_settings_do_not_change_random_numbers(setting, value):
     def draw_twice():
         key = rng.round_key(rng.run_key(7), 3)
         return [jax.random.key_data(key), jax.random.key_data(jax.random.split(key, 3)),
@@ -53,7 +53,7 @@ def test_what_jax_is_set_to_changes_no_number(setting, value):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partitionable", cases([True, False], [True]))
-def test_gammas_on_a_gpu_are_those_of_the_key_itself_however_jax_splits(partitionable):
+def test_gpu_gammas_match_the_key_under_any_partitioning(partitionable):
     key = rng.run_key(7)
     with platforms.use(platforms.GPU), jax.threefry_partitionable(partitionable):
         drawn = jax.random.loggamma(rng.batchable_key(key), jnp.asarray([0.5, 3.0]))
@@ -71,7 +71,7 @@ def test_streams_keep_their_addresses():
     assert [stream.value for stream in rng.Stream] == list(range(len(rng.Stream.__members__)))
 
 
-def test_addresses_and_uniforms_are_jax_own():
+def test_addresses_and_uniforms_match_jax():
     key = rng.run_key(5)
     for number in (0, 1, 4999, 2**31 - 1):
         mine, theirs = rng.round_key(key, number), jax.random.fold_in(key, number)
@@ -86,7 +86,7 @@ def test_addresses_and_uniforms_are_jax_own():
     assert stats.kstest(np.asarray(drawn), "uniform").pvalue > 0.01
 
 
-def test_choices_are_at_the_addresses_of_their_rounds_and_of_several_places_at_round_zero():
+def test_choice_uniforms_are_addressed_by_round_or_by_channel_at_round_zero():
     key, source, rounds = rng.run_key(5), Coin(num_servers=3), jnp.arange(1, 10)
     problem = source.problem(1, 9)
     drawn = draw_instance(key, source, 0.4, problem)
@@ -114,14 +114,14 @@ def test_normals_are_standard_and_independent_between_addresses():
         assert np.abs(errors).max() < 6 and abs(errors.std() - 1.0) < 0.05
 
 
-def test_the_first_and_the_last_word_are_the_outermost_normals():
+def test_extreme_random_words_give_the_outermost_normals():
     least, most = (float(rng._normal(jnp.uint32(word))) for word in (0, 2**32 - 1))
     # Of 23 bits the least number is the next above -1, the largest 3 2^-24 below 1.
     assert least == pytest.approx(stats.norm.ppf(2.0**-25), rel=1e-3)
     assert most == pytest.approx(stats.norm.isf(3 * 2.0**-25), rel=1e-3)
 
 
-def test_normals_of_odd_shape_and_of_a_batch_are_those_of_the_address_alone():
+def test_normals_depend_on_the_address_and_not_on_batch_or_shape():
     keys = jax.vmap(rng.run_key)(jnp.arange(4))
     draw = functools.partial(rng.normals, stream=rng.Stream.NORMAL, shape=(3, 5))
     batch, by_itself = jax.jit(jax.vmap(draw))(keys), jax.jit(draw)

@@ -66,7 +66,7 @@ class There:
         return jnp.asarray([True, False, True]) | (round_ < 2)
 
 
-def test_utilities_drift_and_are_down_where_nobody_answers():
+def test_utilities_drift_and_unavailable_servers_are_masked():
     utilities, other = DRAW.normal(size=(2, 4, 3))
     cos, sin = np.array([1.0, 0.6, 0.0]), np.array([0.0, 0.8, 1.0])
     still = Workload(jnp.zeros((4, 1)), jnp.asarray(utilities), None, None)
@@ -119,7 +119,7 @@ def test_a_fixed_outcome_belongs_to_a_server_and_a_query_or_a_prompt():
     assert (np.asarray(verdicts("attempt", asked)) == 0.5).all()
 
 
-def test_late_feedback_is_of_the_query_that_was_attempted():
+def test_delayed_feedback_belongs_to_the_attempted_query():
     """Another one may have its slot by now; the others are shown as they are."""
     contexts, prompts = DRAW.normal(size=(5, 2)), 10 * np.arange(5)
     now = Queue(*map(jnp.asarray, ([4, 1], [7, 9], [0, 0])))
@@ -151,7 +151,7 @@ class Explorer:
         return state
 
 
-def test_nothing_is_decided_for_an_empty_queue():
+def test_empty_queues_have_invalid_decisions():
     instance = jax.tree.map(lambda leaf: leaf[0], draw_instances(PROBLEM, 0, 1))
     carry, decisions = simulate.start(Explorer(), PROBLEM, instance, 48), []
     step = jax.jit(functools.partial(simulate.run_round, Explorer(), PROBLEM, instance))

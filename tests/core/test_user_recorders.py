@@ -44,7 +44,7 @@ def data(request):
     return made.assign_attrs(service_time=takes)
 
 
-def test_rows_of_queries_keep_the_books(data):
+def test_query_records_satisfy_flow_balance(data):
     for run, rows in runs(data):
         assert (rows["outcome"] == 1).sum() > 10
         check_rows(run, rows)
@@ -56,11 +56,11 @@ def test_rows_of_queries_keep_the_books(data):
         assert (first[begun] == HORIZON).all()
 
 
-def test_a_scenario_other_than_the_papers_states_its_optimal_policy(data, request):
+def test_other_scenarios_label_the_oracle_as_heuristic(data, request):
     assert ("yardstick" in data.attrs) == (request.node.callspec.id != "paper")
 
 
-def test_every_recorder_agrees_with_the_rows(data):
+def test_recorders_agree_with_query_records(data):
     for run, rows in runs(data):
         check_recorders(run, rows, HORIZON)
         assert (run.traffic.isel(round=-1) > 0).all()
@@ -68,7 +68,7 @@ def test_every_recorder_agrees_with_the_rows(data):
             np.testing.assert_array_equal(run[f"traffic_{server}"], run.traffic[..., server])
 
 
-def test_rows_of_all_runs_are_one_table(data):
+def test_query_records_of_all_runs_form_one_table(data):
     named = data.assign_attrs({SERVERS: "small, large, huge"})
     table = rows_of([named])
     columns = ["arrival_rate", "policy", "seed", "query", "arrival", "first_service", "departure"]
@@ -106,7 +106,7 @@ def test_quantiles_of_any_times_are_within_two_percent():
     assert np.isnan(quantile(np.zeros(5), 0.5, 10))
 
 
-def test_a_bins_longest_time_is_the_last_that_falls_into_it():
+def test_upper_edge_of_a_time_bin_is_its_longest_time():
     horizon = 5_000
     bins = np.asarray(time_bin(np.arange(1, horizon + 1)))
     last = bin_upper_edges(horizon)
@@ -115,7 +115,7 @@ def test_a_bins_longest_time_is_the_last_that_falls_into_it():
     assert (np.arange(1, horizon + 1) > below * (1 - 1e-5)).all()
 
 
-def test_before_anybody_has_left_a_price_is_no_number():
+def test_cost_per_query_is_nan_before_the_first_departure():
     """Much is paid in the first rounds for who is not satisfied yet: that is no price a query."""
     for name in ("dollars", "score", "attempts", "gave_up"):
         assert np.isnan(OPTIONAL[name].read((jnp.array([2.0, 0.0]), jnp.zeros(2)))), name
@@ -142,7 +142,7 @@ def test_a_source_without_a_table_is_refused_before_anything_runs(name):
         ([TimeInSystem()] * 2, "has the name time_in_system, which is taken"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(record, message):
+def test_unrecordable_quantities_are_rejected(record, message):
     with pytest.raises(ValueError, match=message):
         cqbjax.sweep(
             {"random": RandomRouting()}, POOL, arrival_rate=[0.4], num_seeds=1, horizon=10,

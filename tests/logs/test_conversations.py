@@ -240,13 +240,13 @@ def test_timestamps_may_be_times_or_text(tmp_path, zone):
     np.testing.assert_allclose((arrival - BEGIN) / SECOND, [0, 50], atol=1e-3)
 
 
-def test_the_size_of_a_batch_changes_nothing(tmp_path):
+def test_batch_size_does_not_change_the_parsed_log(tmp_path):
     rows = [row(at=9 * i, prompt=f"prompt {i % 5}", ip=f"u{i % 3}") for i in range(23)]
     frames = [read(tmp_path, rows, size)[1] for size in (1, 7, 100)]
     assert frames[0].equals(frames[1]) and frames[1].equals(frames[2])
 
 
-def test_a_missing_column_or_field_is_named_with_those_there_are(tmp_path):
+def test_missing_columns_are_reported_with_the_present_ones(tmp_path):
     file = tmp_path / "train-0.parquet"
     for column in shards.COLUMNS:
         generated_log.write_shard(file, [row()])
@@ -264,7 +264,7 @@ def test_a_missing_column_or_field_is_named_with_those_there_are(tmp_path):
         prepare_log(tmp_path, file)
 
 
-def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_path):
+def test_files_that_are_not_logs_are_rejected_before_writing(tmp_path):
     wrong = tmp_path / "train-0.parquet"
     wrong.write_text("model,timestamp\n")
     cases = {
@@ -285,7 +285,7 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
     assert not list((tmp_path / "data").rglob("*.parquet"))
 
 
-def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
+def test_unknown_model_is_rejected_with_the_models_of_the_log(tmp_path):
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row(), row(), row(model="gpt-4-0314")])
     with pytest.raises(LogError) as refusal:
@@ -304,7 +304,7 @@ def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
     assert not list(tmp_path.rglob("meta.json")), "an unfinished entry does not count"
 
 
-def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, monkeypatch):
+def test_logs_are_prepared_once_per_encoder(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row(), row(at=60)], proxy_note="two rows standing in")
     other = "other words", lambda texts: -by_words(texts)
@@ -331,7 +331,7 @@ def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, mon
     assert prepare.load_log(tmp_path).encoder == prepare.ENCODER
 
 
-def test_a_missing_encoder_is_reported_before_anything_is_read(tmp_path, monkeypatch):
+def test_missing_encoder_is_reported_before_reading(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row()])
     monkeypatch.setattr(conversations, "read_log", lambda *_: pytest.fail("it was read"))
@@ -340,7 +340,7 @@ def test_a_missing_encoder_is_reported_before_anything_is_read(tmp_path, monkeyp
         prepare.prepare(tmp_path, file, progress=False)
 
 
-def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+def test_missing_pyarrow_is_reported_with_its_extra(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
     generated_log.write_shard(file, [row()])
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
@@ -395,7 +395,7 @@ def test_identical_prompts_need_no_encoder(tmp_path):
         prepare.link(log, linking.LinkingRule())
 
 
-def test_ones_own_embeddings_are_those_of_the_rows(tmp_path):
+def test_user_defined_embeddings_are_assigned_by_row(tmp_path):
     """Of a text's rows the first counts; rows of other models are there, and are not read."""
     made = [row(model="gpt-4-0314"), row(), row(at=60, prompt="Why?"), row(at=90)]
     file, own = tmp_path / "train-0.parquet", tmp_path / "own.npy"
@@ -414,9 +414,7 @@ def test_ones_own_embeddings_are_those_of_the_rows(tmp_path):
     assert prepare.prepare(tmp_path, file, embeddings=own, progress=False).key != first.key
 
 
-def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_name(
-    tmp_path, monkeypatch
-):
+def test_papers_log_is_recognised_by_rows_or_download(tmp_path, monkeypatch):
     folder = tmp_path / "our service"
     generated_log.write_shard(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
 
@@ -437,7 +435,7 @@ def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_na
     assert prepare._find_origin(downloaded._replace(revision="f" * 40))["provenance"] == "paper"
 
 
-def test_tokens_are_counted_as_asked(monkeypatch):
+def test_token_counters_match_their_definition(monkeypatch):
     assert [conversations.count_by_bytes(text) for text in (b"", b"a", b"word", b"words")] == [
         0,
         1,
@@ -449,7 +447,7 @@ def test_tokens_are_counted_as_asked(monkeypatch):
         conversations.find_token_counter("cl100k_base")
 
 
-def test_nothing_prepared_is_one_sentence(tmp_path):
+def test_missing_prepared_log_is_reported_in_one_sentence(tmp_path):
     with pytest.raises(LogError, match=r"no conversation log is prepared there.*dataset=wildchat"):
         prepare.load_log(tmp_path)
 

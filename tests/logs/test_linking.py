@@ -65,12 +65,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_rule_on_a_case_of_known_answer(case):
+def test_linking_rule_solves_a_case_with_known_answer(case):
     rows, expected, counts = CASES[case]
     assert chains(log(*rows)) == (expected, counts)
 
 
-def test_the_threshold_gap_and_order_are_data():
+def test_linking_depends_on_threshold_gap_and_order():
     rows = log((0, 0, 0, 5), (0, 2, 9, 12), (0, 3, 13, 14), (0, 0, 80, 90))
     assert chains(rows, LinkingRule(0.95))[0] == [(0, 1, 3), (2,)]
     assert chains(rows, LinkingRule(0.97))[0] == [(0, 3), (1,), (2,)]
@@ -90,7 +90,7 @@ def test_the_threshold_gap_and_order_are_data():
         (LinkingRule(), "needs embeddings"),
     ],
 )
-def test_a_rule_out_of_range_is_one_sentence(rule, words):
+def test_out_of_range_linking_rules_are_rejected_in_one_sentence(rule, words):
     with pytest.raises(LogError, match=words):
         linking.link_conversations(log((0, 0, 0, 1)), None, rule)
 
@@ -130,14 +130,14 @@ def reference(rows, rule, embeddings=EMBEDDINGS):
     st.sampled_from(["open", "adjacent"]),
     st.sampled_from([1, 3, 1024]),
 )  # fmt: skip
-def test_the_rule_is_that_of_the_pairwise_reference(drawn, threshold, gap, among, block):
+def test_linking_matches_the_pairwise_reference(drawn, threshold, gap, among, block):
     rows = [(user, text, arrival, arrival + took) for user, text, arrival, took in drawn]
     rule = LinkingRule(threshold, gap, among)
     with mock.patch.object(linking, "BLOCK", block):
         assert chains(log(*rows), rule)[0] == reference(rows, rule)
 
 
-def test_a_heavy_users_blocks_are_the_pairwise_reference(monkeypatch):
+def test_blockwise_linking_matches_the_pairwise_reference(monkeypatch):
     monkeypatch.setattr(linking, "BLOCK", 64)
     frame, vectors = heavy(300, 220, 48)
     unit = vectors / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
@@ -192,7 +192,9 @@ def real(shared_data, tokens):
     [(0, "open", 47), (211, "open", 47), (480, "open", 47), (490, "open", 46), (1000, "open", 45),
      (211, "adjacent", 47)],
 )  # fmt: skip
-def test_what_the_rule_keeps_of_the_real_retrials(shared_data, tokens, among, remaining):
+def test_linking_rule_finds_the_documented_share_of_real_retrials(
+    shared_data, tokens, among, remaining
+):
     frame, log = real(shared_data, tokens)
     assert len(frame) == 79 and frame["chain"].n_unique() == 32
     made = linking.link_conversations(log, None, LinkingRule(1.0, among=among))
@@ -203,7 +205,7 @@ def test_what_the_rule_keeps_of_the_real_retrials(shared_data, tokens, among, re
     assert made.identical == remaining
 
 
-def test_a_cosine_of_the_threshold_is_enough():
+def test_cosines_equal_to_the_threshold_are_linked():
     """Of vectors whose cosine is a half without rounding."""
     half = np.array([[1.0, 1, 1, 1], [1, 0, 0, 0]])
     rows = log((0, 0, 0, 5), (0, 1, 9, 12))

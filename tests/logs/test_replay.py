@@ -91,7 +91,7 @@ INSTANCES = st.tuples(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(INSTANCES)
-def test_no_schedule_has_a_shorter_queue_than_the_clairvoyant_in_any_round(drawn):
+def test_clairvoyant_schedule_minimises_the_queue_in_every_round(drawn):
     lengths, rounds = drawn
     made = traced(OptimalPolicy(), source(lengths, rounds))
     assert made.length.tolist() == shortest_queues(lengths, rounds)
@@ -102,7 +102,7 @@ BEATEN = ("fifo", "fifo_chain", "least_served", "random", "shortest")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", BEATEN)
-def test_every_other_rule_is_beaten_somewhere(by):
+def test_clairvoyant_schedule_beats_every_other_rule(by):
     lengths, rounds = [4, 1, 3, 1, 1], [1, 2, 2, 2, 3]
     made = traced(policy(by, np.arange(20) % 7), source(lengths, rounds))
     best = shortest_queues(lengths, rounds)
@@ -180,7 +180,7 @@ def seen(source, queue, round_):
     return seen.features, seen.utilities, seen.prompts
 
 
-def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
+def test_replay_policies_observe_only_known_quantities(generated):
     log = prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
     made = make_replay(log, chains, [0], 0.7, ROUNDS, 0.8)
@@ -205,7 +205,7 @@ def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
     np.testing.assert_array_equal(ending, features)
 
 
-def test_what_is_not_defined_for_a_replay_is_refused(generated):
+def test_undefined_replay_options_are_rejected(generated):
     log = prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
     with pytest.raises(ValueError, match="schedule last must be one of fifo, fifo_chain"):
@@ -240,13 +240,13 @@ def test_runs_of_a_log_are_determined_by_their_seeds(generated):
 
 
 @pytest.mark.slow
-def test_a_log_keeps_the_contract_of_sources(generated):
+def test_log_replay_keeps_the_contract_of_sources(generated):
     log = prepare.load_log(generated)
     made = make_replay(log, prepare.link(log, LinkingRule()), [4, 7], 0.7, 120, 0.8)
     check_source(made, arrival_rate=0.7, seed=7, horizon=120)
 
 
-def test_projection_keeps_the_leading_directions_and_no_vector_grows():
+def test_projection_keeps_leading_directions_and_bounds_norms():
     draw = np.random.default_rng(0)
     basis = np.linalg.qr(draw.normal(size=(64, 64)))[0]
     made = draw.normal(size=(500, 64)) * np.geomspace(1, 0.01, 64)
@@ -286,7 +286,7 @@ def test_roots_arrive_in_the_rounds_of_their_times():
         replaying.draw_arrivals(0, times, chains, 1.5, 10, 0.8)
 
 
-def test_planted_chances_are_those_after_singletons_are_left_out(generated):
+def test_adjusted_ground_truth_matches_the_filtered_log(generated):
     """Of first conversations the share that is the only one is as the adjusted chances say."""
     log = prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
@@ -299,7 +299,7 @@ def test_planted_chances_are_those_after_singletons_are_left_out(generated):
     assert raw.sum() - single.sum() > 5 * spread, "left as they were they would be too large"
 
 
-def test_the_chances_of_first_conversations_alone_are_adjusted():
+def test_only_first_conversations_get_adjusted_probabilities():
     """By Bayes' rule: a chain of one is kept with probability r, a longer one always."""
     lengths, planted = [1, 3, 1, 1, 2, 1], np.linspace(0.1, 0.9, 9)
     chains = chains_of(lengths)
@@ -314,7 +314,7 @@ def test_the_chances_of_first_conversations_alone_are_adjusted():
     np.testing.assert_allclose(adjusted[roots], subset * once / (subset * once + 1 - once))
 
 
-def test_a_replays_load_is_conversations_a_round_of_a_run():
+def test_replay_load_is_the_number_of_conversations_per_round():
     """Of the chains that come: here five, of eleven conversations, in each of two runs."""
     made = source([4, 1, 3, 1, 2], [1, 2, 2, 2, 3], (0, 7))
     assert made.load == pytest.approx(11 / ROUNDS) and made.first_equal_run == [0, 0]
@@ -324,7 +324,7 @@ def test_a_replays_load_is_conversations_a_round_of_a_run():
     assert dataclasses.replace(made, counts=counts).load == pytest.approx((11 + 7) / 2 / ROUNDS)
 
 
-def test_a_rule_ranks_conversations_by_what_it_names():
+def test_replay_rules_rank_conversations_by_tokens_or_probability():
     """By the tokens of the answer, the fewest first; by the chance to leave, the largest first."""
     chains = chains_of([2, 1])._replace(members=np.array([2, 0, 1]))
     columns = {"tokens": [30, 50, 40], "prompt_tokens": [1, 2, 3], "satisfaction": [0.9, 0.6, 0.2]}
@@ -340,7 +340,7 @@ def test_a_rule_ranks_conversations_by_what_it_names():
 
 
 @pytest.mark.slow
-def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
+def test_acqb_learns_return_probabilities_from_prompts(as_in_a_study):
     """Paired over seeds its queue is shorter than with all prompts alike, and than under FIFO."""
     horizon, seeds = 500, 6
     draw = np.random.default_rng(0)

@@ -82,7 +82,7 @@ def pools(prompt_pool: PromptPool, seeds=SEEDS) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_each_seed_meets_its_own_policy(dataset):
+def test_per_seed_policies_are_used_for_their_seed(dataset):
     prompt_pool = dataset.queries
     answers = [
         RouterPolicy(scores=np.asarray(prompt_pool.utilities)[pool], by="row", schedule="joint")
@@ -97,7 +97,7 @@ def test_each_seed_meets_its_own_policy(dataset):
 
 
 @pytest.mark.slow
-def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
+def test_scores_by_pool_row_decide_like_scores_by_prompt(dataset):
     prompt_pool = dataset.queries
     scores = np.random.default_rng(0).normal(size=prompt_pool.utilities.shape)
     policies = {"prompt": RouterPolicy(scores=jnp.asarray(scores))}
@@ -147,7 +147,7 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
 
 
 @pytest.mark.slow
-def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset):
+def test_intercept_view_equals_contexts_with_a_constant_column(dataset):
     prompt_pool, base = dataset.queries, Acqb(alpha_scale=0.5)
     # Half of a unit context's squared norm is the constant's.
     longer = jnp.pad(prompt_pool.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
@@ -250,7 +250,7 @@ def test_a_router_is_tuned_on_each_seeds_split_or_once_for_all(dataset, tmp_path
         assert [np.unique(one.scores).tolist() for one in made] == [[seed] for seed in known]
 
 
-def test_a_fit_is_not_reused_where_what_it_learns_from_differs(dataset, tmp_path):
+def test_fits_are_not_reused_for_other_training_data(dataset, tmp_path):
     table, noise = dataset.table, np.random.default_rng(0).uniform(0.1, 0.9, dataset.cost.shape)
     changed = {
         "performance": (KNN(grid=(3,)), {"table": dataclasses.replace(table, performance=noise)}),
@@ -323,7 +323,7 @@ def learnt(label: str, dataset: DatasetSource, folder: Path) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", LEARNT)
-def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_path):
+def test_fits_read_only_the_offline_split(label, dataset, tmp_path):
     """The pool's scores, and all that a size or a duplicate leaves out, may be anything."""
     dataset = dataclasses.replace(dataset, offline_size=30)
     offline_rows = dataset.split(5).offline
@@ -336,7 +336,7 @@ def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
+def test_fits_are_cached_until_a_setting_changes(dataset, tmp_path, monkeypatch):
     head = ProjectedPolicy(Acqb(), SMALL_HEAD)
     policies = {"knn": TrainedRouter(KNN(grid=(3, 5))), "acqb_cl": head}
     first = train_policies(policies, dataset, SEEDS, tmp_path, 77)
@@ -385,9 +385,7 @@ class Level:
 """
 
 
-def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
-    dataset, tmp_path, monkeypatch
-):
+def test_user_defined_routers_are_refitted_after_edits_of_imports(dataset, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_router.py").write_text(OWN_ROUTER)
     message = []
@@ -430,7 +428,7 @@ def test_stored_fits_are_read_without_the_libraries_that_made_them(dataset, tmp_
 
 
 @pytest.mark.slow
-def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_path, monkeypatch):
+def test_dataset_hash_is_computed_once_and_covers_all_training_data(dataset, tmp_path, monkeypatch):
     hashed, real = [], source.arrays_digest
     monkeypatch.setattr(source, "arrays_digest", lambda arrays: hashed.append(1) or real(arrays))
     train_policies({"zero": TrainedRouter(Zero())}, dataset, SEEDS, tmp_path, None)
@@ -482,7 +480,7 @@ def test_a_trained_head_is_stored_and_loaded_bit_for_bit(dataset, tmp_path, monk
     "router", [KNN(grid=(2, 4)), Carrot(grid=(2, 4)), UMR(grid=(2, 3)), MLP(max_iter=3)],
     ids=lambda router: type(router).__name__,
 )  # fmt: skip
-def test_a_tuned_router_is_fixed_and_comes_back_from_disk_equal(router, dataset, tmp_path):
+def test_tuned_routers_are_stored_and_loaded_unchanged(router, dataset, tmp_path):
     data = fits.make_fit_data(dataset, tmp_path)
     split = data.offline(dataset.split(77).offline)
     chosen = router.tune(split, rho=5.0, seed=77)
@@ -520,7 +518,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_pool_excluded_from_a_routers_fit_is_that_of_the_run(dataset):
+def test_routers_are_fitted_without_the_pool_of_the_run(dataset):
     for seed in SEEDS:
         parts = dataclasses.replace(dataset, offline_size=20).split(seed)
         prompt_pool = dataset.queries.draw_workload(
@@ -530,7 +528,7 @@ def test_the_pool_excluded_from_a_routers_fit_is_that_of_the_run(dataset):
         assert len(parts.offline) == 20 and not set(parts.offline) & set(parts.pool)
 
 
-def test_what_fixed_routing_serves_by_hand():
+def test_served_rates_match_a_hand_computation():
     u = np.array([[0.5, 0.2], [0.25, 0.8]])
     served = served_rates(u)
     # Server 0 needs 2 and 4 tries, so 1/3 a round; server 1 needs 5 and 1.25, so 1/3.125.
@@ -558,12 +556,12 @@ def test_what_fixed_routing_serves_by_hand():
         (ServedRates(0.501, 0.509, (0,), 0.52), (0.45, 0.505, 0.51)),
     ],
 )
-def test_rates_by_rule_lie_under_between_and_above(served, rates):
+def test_rates_by_rule_lie_below_between_and_above_the_served_rates(served, rates):
     assert choose_arrival_rates(served) == pytest.approx(rates)
 
 
 @pytest.mark.slow
-def test_a_served_rate_is_what_a_long_run_serves():
+def test_served_rates_match_long_runs():
     u = np.array([[0.9, 0.3], [0.2, 0.4], [0.6, 0.5]])
     prompt_pool = PromptPool(
         contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3
@@ -631,7 +629,7 @@ def test_an_experiment_on_generated_files_is_labelled_everywhere(tmp_path):
     np.testing.assert_allclose(points[1].arrival_rate, rates)
 
 
-def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
+def test_rates_by_rule_keep_the_papers_rates_on_its_data(dataset):
     config = Config(K=1, arrival_rate="by_rule", rates_by_K={1: [0.5, 0.6, 0.7]})
     point = grid.GridPoint("K=1", config, {}, {})
     stand_in = grid.resolve_rates(point, dataset).config.arrival_rate
@@ -643,7 +641,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
     assert grid.resolve_rates(point, other).config.arrival_rate == stand_in
 
 
-def test_what_is_learnt_offline_goes_by_the_rows_of_each_seeds_own_pool(monkeypatch):
+def test_offline_predictions_follow_the_pool_order_of_each_seed(monkeypatch):
     """Contexts of a head and scores of a router alike are of the pool, in its order."""
     pools = {3: np.array([4, 1]), 5: np.array([2])}
     split = lambda seed: SimpleNamespace(pool=pools[seed], offline=np.arange(9))  # noqa: E731

@@ -28,7 +28,7 @@ def logs(seed=0, n=50, e=4, servers=3, rows=9):
     return offline, 1 / (1 + np.exp(-offline @ theta.T)), pool
 
 
-def test_departures_are_fitted_as_scipy_would():
+def test_departure_fits_match_scipy():
     features, departure, _ = logs()
 
     def loss(theta):
@@ -49,7 +49,7 @@ def test_an_intercept_is_not_shrunk():
     np.testing.assert_allclose(theta, 0, atol=1e-2)
 
 
-def test_the_prior_is_theta_0_and_a_root_of_v_0():
+def test_prior_is_theta_0_and_a_root_of_v_0():
     offline, departure, pool = logs()
     prior = priors.fit_prior(offline, departure, pool, WEIGHT, RIDGE, LAMBDA0)
     theta, _ = fit_log_odds(offline, departure, RIDGE, intercept=False)
@@ -59,7 +59,7 @@ def test_the_prior_is_theta_0_and_a_root_of_v_0():
     np.testing.assert_allclose(prior.contexts @ prior.contexts.T / LAMBDA0, spread, rtol=1e-9)
 
 
-def test_logs_of_no_weight_leave_v_0_as_it_was():
+def test_zero_weight_logs_leave_v_0_unchanged():
     offline, departure, pool = logs()
     prior = priors.fit_prior(offline, departure, pool, 0.0, RIDGE, LAMBDA0)
     np.testing.assert_allclose(prior.contexts, pool, rtol=1e-9)
@@ -120,7 +120,7 @@ def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(si
 
 
 @pytest.mark.slow
-def test_thompson_samples_begin_at_the_prior():
+def test_first_thompson_samples_are_draws_from_the_prior():
     offline, departure, contexts = logs(rows=6)
     source = pool_of(contexts)
     problem = source.problem(1, 8)
@@ -180,7 +180,7 @@ def test_bad_settings_of_a_warm_start_are_refused_in_a_sentence():
         WarmStart(base=Acqb()).check(problem._replace(parameters="shared"))
 
 
-def test_a_posterior_needs_log_odds():
+def test_posterior_and_recall_need_log_odds():
     problem = pool_of(logs()[2]).problem(1, 8)
     for retry in ("posterior", "recall"):
         TrainedRouter(Logistic(), retry=retry).check(problem)
@@ -188,7 +188,7 @@ def test_a_posterior_needs_log_odds():
             TrainedRouter(KNN(), retry=retry).check(problem)
 
 
-def test_a_prior_is_fitted_on_the_split_and_is_of_the_pool(monkeypatch):
+def test_prior_is_fitted_on_the_offline_split_and_evaluated_on_the_pool(monkeypatch):
     """Of each seed's own: no prompt of the pool is learnt from."""
     embeddings = np.arange(12.0)[:, None]
     parts = {3: ([1, 4], [0, 2, 9]), 5: ([7], [8, 11])}

@@ -125,13 +125,13 @@ def test_loss_gradient_is_finite_and_zero_for_skipped_queries() -> None:
     np.testing.assert_array_equal(gradient, 0.0)
 
 
-def test_flat_utilities_have_no_partner() -> None:
+def test_constant_utilities_have_no_positive_pairs() -> None:
     u = jnp.array([[0.3, 0.3, 0.3], [0.1, 0.5, 0.9], [0.9, 0.5, 0.1]])
     np.testing.assert_allclose(utility_cosine(u), [[0, 0, 0], [0, 1, -1], [0, -1, 1]], atol=1e-6)
 
 
 @pytest.mark.slow
-def test_a_row_without_a_preference_is_nobodys_negative() -> None:
+def test_rows_with_constant_utilities_are_never_negatives() -> None:
     """Its cosine is 0 beside all others, and below iota_neg; a row of another taste is one."""
     config = ContrastiveConfig(
         iota_pos=0.5, iota_neg=0.3, hidden=2, outputs=2, prompts_per_model=6, epochs=1
@@ -178,7 +178,7 @@ def test_minibatch_takes_real_slots_first() -> None:
 
 
 @pytest.mark.slow
-def test_head_separates_what_the_encoder_does_not() -> None:
+def test_head_separates_prompts_that_the_encoder_confuses() -> None:
     before, after, untrained = [], [], []
     for seed in range(4):
         x, u, _ = planted(seed)
@@ -195,7 +195,7 @@ def test_head_separates_what_the_encoder_does_not() -> None:
 
 
 @pytest.mark.slow
-def test_shuffled_utilities_teach_nothing() -> None:
+def test_shuffled_utilities_do_not_improve_neighbours() -> None:
     x, u, _ = planted(0)
     offline = np.arange(len(x)) < 160
     wrong = u[np.random.default_rng(0).permutation(len(u))]
@@ -205,7 +205,7 @@ def test_shuffled_utilities_teach_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_all_seeds_at_once_equal_one_by_one() -> None:
+def test_training_seeds_jointly_equals_training_them_separately() -> None:
     x, u, _ = planted(1)
     config = dataclasses.replace(SMALL, epochs=8, prompts_per_epoch=30, learning_rate=1e-3)
     keys = jax.random.split(jax.random.key(3), 3)
@@ -288,7 +288,7 @@ def test_a_float_setting_does_not_recompile() -> None:
     assert fit._cache_size() == compiled
 
 
-def test_initial_weights_are_those_that_flax_drew() -> None:
+def test_initial_weights_match_flax() -> None:
     # Of flax 0.12.8, whose networks these were.
     params = init_head(jax.random.key(0), 16, SMALL)
     assert params["hidden"].shape == (16, SMALL.hidden)

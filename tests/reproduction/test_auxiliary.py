@@ -20,7 +20,7 @@ def test_chebyshevs_sum_inequality():
 
 
 @pytest.mark.parametrize("size", cases([1, 2, 5], [2]))
-def test_departure_rates_rise_with_utilities_and_move_no_more_than_they_do(size):
+def test_departure_rates_are_monotone_and_1_lipschitz(size):
     """Lemmas 30 and 32."""
     low = 3 * DRAWS.normal(size=(2000, size))
     high = low + DRAWS.exponential(size=low.shape)
@@ -35,7 +35,7 @@ def test_departure_rates_rise_with_utilities_and_move_no_more_than_they_do(size)
 
 
 @pytest.mark.parametrize(("dim", "size"), [(2, 1), (5, 2)])
-def test_the_sum_of_bonuses_is_that_of_lemma_34(dim, size):
+def test_sum_of_bonuses_satisfies_lemma_34(dim, size):
     rounds, lambda0 = 2000, 1.0
     design, total = lambda0 * np.eye(dim), 0.0
     for t in range(1, rounds + 1):
@@ -48,14 +48,14 @@ def test_the_sum_of_bonuses_is_that_of_lemma_34(dim, size):
     assert total > 0.3 * math.sqrt(2 * dim * rounds * math.log(1 + rounds * size / dim))
 
 
-def test_the_largest_of_gaussians_is_below_lemma_36s_bound_as_often_as_stated():
+def test_maximum_of_gaussians_satisfies_lemma_36():
     for count, delta in ((1, 0.3), (6, 0.1), (100, 0.05)):
         largest = np.abs(DRAWS.normal(size=(20_000, count))).max(axis=1)
         bound = math.sqrt(2 * math.log(2 * count)) + math.sqrt(2 * math.log(1 / delta))
         assert (largest <= bound).mean() >= 1 - delta
 
 
-def test_of_lemma_38_the_half_that_is_used_holds_and_the_other_fails_beyond_1_2():
+def test_lemma_38_lower_bound_holds_and_upper_bound_fails_beyond_1_2():
     for z in np.linspace(1, 6, 51):
         tail = math.erfc(z / math.sqrt(2))  # P(|Z| > z)
         upper = math.exp(-z * z / 2) / (math.sqrt(math.pi) * z)

@@ -44,7 +44,7 @@ def swap(point):
     return point.assign_coords(policy=labels)
 
 
-def test_every_claim_states_its_place_and_its_rule():
+def test_claims_state_their_place_and_rule():
     listed = claims.read()
     assert len({one["id"] for one in listed}) == len(listed) >= 35
     names = {one.name for one in catalogue.load_studies()}
@@ -76,7 +76,7 @@ def test_quotes_stand_at_their_lines_of_the_paper(shared_data):
         assert len(matches) >= 0.75 * len(words), (one["id"], set(words) - set(matches))
 
 
-def test_a_lead_that_every_interval_shows_holds_and_its_opposite_does_not():
+def test_leads_shown_by_all_intervals_hold_and_reversed_ones_fail():
     held = judge_claim(AHEAD, synthetic=study())
     assert (held.verdict, held.n) == (claims.HOLDS, 40)
     assert "ahead in 2 of 2 paired comparisons" in held.evidence
@@ -85,7 +85,7 @@ def test_a_lead_that_every_interval_shows_holds_and_its_opposite_does_not():
     assert "RAND in gap (T = 200: +" in turned.evidence
 
 
-def test_a_lead_that_one_interval_shows_holds_in_part():
+def test_leads_shown_by_some_intervals_hold_in_part():
     def level(point):
         queues = point.queue_length.copy()
         queues.loc[{"policy": "cqb_eps"}] = queues.sel(policy="acqb")
@@ -95,7 +95,7 @@ def test_a_lead_that_one_interval_shows_holds_in_part():
     assert part.verdict == claims.IN_PART and "CQB-ε" in part.evidence
 
 
-def test_nothing_is_decided_without_an_informative_interval():
+def test_claims_without_an_informative_interval_are_undecided():
     def level(point):
         queues = point.queue_length.copy()
         for label in ("cqb_eps", "random"):
@@ -105,7 +105,7 @@ def test_nothing_is_decided_without_an_informative_interval():
     assert judge_claim(AHEAD, synthetic=study(change=level)).verdict == claims.UNDECIDED
 
 
-def test_proxy_data_decide_nothing_and_show_the_result_there():
+def test_proxy_data_give_no_verdict_but_show_their_result():
     other = study(
         "routerbench", source="RouterBench slice", stand_in="a slice", provenance="stand-in"
     )
@@ -120,7 +120,7 @@ def test_proxy_data_decide_nothing_and_show_the_result_there():
 
 
 @pytest.mark.slow
-def test_ranks_are_of_means_and_most_is_more_than_half():
+def test_rank_claims_compare_means():
     asked = {"policy": "cqb_eps", "others": ["acqb", "random"], "metric": "gap", "rank": 2}
     claim = AHEAD | {"rule": "leads", "with": asked}
     assert judge_claim(claim, synthetic=study()).verdict == claims.HOLDS
@@ -155,7 +155,7 @@ def explore_more(times):
     return change
 
 
-def test_exploration_is_held_against_its_own_rate():
+def test_exploration_counts_are_compared_with_their_rate():
     claim = AHEAD | {
         "rule": "explores", "with": {"policy": "acqb", "rounds": "table", "to": "rate"}
     }  # fmt: skip
@@ -163,7 +163,7 @@ def test_exploration_is_held_against_its_own_rate():
     assert judge_claim(claim, synthetic=study(change=explore_more(2))).verdict == claims.FAILS
 
 
-def test_exploration_is_held_against_the_bound_on_its_sum():
+def test_exploration_counts_are_compared_with_their_bound():
     claim = AHEAD | {
         "rule": "explores", "with": {"policy": "acqb", "rounds": "table", "to": "bound"}
     }  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_bound_on_a_mean_holds_or_not():
     assert judge_claim(low, synthetic=study()).verdict == claims.FAILS
 
 
-def test_a_sentence_holds_if_all_its_parts_do_and_lists_the_untested():
+def test_compound_claims_hold_if_all_parts_do_and_list_untested_parts():
     part = {key: AHEAD[key] for key in ("rule", "studies", "with")} | {"about": "this half"}
     untested = {"about": "that half", "rule": "none", "reason": "no data"}
     claim = {"id": "planted", "data": "its own", "studies": ["synthetic"], "parts": [part, part]}
@@ -194,14 +194,14 @@ def test_a_sentence_holds_if_all_its_parts_do_and_lists_the_untested():
     assert judge_claim(claim | {"parts": [untested, untested]}).verdict == claims.CANNOT
 
 
-def test_observations_are_reported_and_decide_nothing():
+def test_observations_are_reported_without_a_verdict():
     claim = {"id": "planted", "rule": "none", "reason": "too few rounds", "seen": AHEAD}
     seen = judge_claim(claim, synthetic=study(change=swap))
     assert seen.verdict == claims.CANNOT and seen.n is None
     assert "too few rounds. What is seen: " in seen.evidence and "behind in 2" in seen.evidence
 
 
-def test_a_claim_on_one_setting_is_not_judged_by_another():
+def test_claims_are_judged_only_by_their_setting():
     one = claims.RULES["ahead"](study(), AHEAD["with"] | {"where": {"K": 1}})
     assert one.all == 2 and "(2 by the mean)" in one.text
     assert claims.RULES["ahead"](study(), AHEAD["with"] | {"where": {"K": 2}}).all == 0
@@ -220,7 +220,7 @@ def test_printed_values_are_judged_by_the_comparison():
     assert claims.judge(claim, {}, outside, REPOSITORY).verdict == claims.FAILS
 
 
-def test_the_papers_own_table_is_ranked_too():
+def test_papers_printed_tables_are_ranked():
     (claim,) = [one for one in claims.read() if one["id"] == "lowest-gap"]
     judgement = claims.judge(claim, {}, NOTHING, REPOSITORY)
     assert "ACQB-CL is first in 6 of 6 settings" in judgement.evidence
@@ -239,7 +239,7 @@ def test_all_claims_are_judged_in_the_order_of_the_text(tmp_path):
     assert frame["evidence"].str.len_chars().min() > 10
 
 
-def test_tests_that_prove_a_claim_are_there():
+def test_tests_that_prove_claims_exist():
     for part in (part for one in claims.read() for part in parts_with_rules(one)):
         for name in part.get("with", {}).get("tests", ()):
             path, _, test = name.partition("::")

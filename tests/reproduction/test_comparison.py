@@ -48,7 +48,7 @@ def test_every_printed_number_has_a_row_and_every_row_a_verdict_or_a_reason():
     assert frame.filter(dataset="Sprout")["note"].unique().to_list() == ["not run: sprout"]
 
 
-def test_a_row_holds_the_difference_and_the_papers_own_standard_error():
+def test_comparison_rows_hold_difference_and_the_papers_standard_error():
     made = study()
     frame = compare_all(synthetic=made)
     here = {"round": 1000, "policy": "acqb"}
@@ -62,7 +62,7 @@ def test_a_row_holds_the_difference_and_the_papers_own_standard_error():
 
 
 @pytest.mark.slow
-def test_two_studies_that_answer_a_number_have_a_row_each():
+def test_each_study_of_a_printed_number_has_a_row():
     frame = compare_all(synthetic=study(), synthetic_unscaled=study("synthetic_unscaled"))
     rows = frame.filter(dataset="Synthetic", statistic="throughput", policy="acqb", round=500)
     assert rows["study"].to_list() == ["synthetic", "synthetic_unscaled"]
@@ -72,7 +72,7 @@ def test_two_studies_that_answer_a_number_have_a_row_each():
 
 
 @pytest.mark.slow
-def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
+def test_proxy_rows_are_marked_and_matched_by_load_level():
     labels = ("optimal", "acqb", "random")
     made = study("routerbench", (0.6, 0.65, 0.7), horizon=5000, labels=labels, **SLICE)
     rows = compare_all(routerbench=made).filter(
@@ -91,7 +91,7 @@ def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
 
 
 @pytest.mark.slow
-def test_no_number_on_made_up_content_is_judged():
+def test_synthetic_content_is_not_judged():
     # In the words of `datasets.catalogue`, which tests/datasets holds it to.
     made_up = SLICE | {"stand_in": "any description", "provenance": "generated"}
     made = study("sprout", (0.7,), horizon=5000, labels=("optimal", "acqb"), **made_up)
@@ -101,7 +101,7 @@ def test_no_number_on_made_up_content_is_judged():
     assert rows["standard_error"].is_not_null().all()
 
 
-def test_a_shorter_run_or_another_setting_is_no_counterpart():
+def test_shorter_runs_and_other_settings_are_not_compared():
     short = compare_all(synthetic=study(horizon=400)).filter(dataset="Synthetic")
     assert set(short["note"]) == {
         "synthetic has not run to round 500",
@@ -113,7 +113,7 @@ def test_a_shorter_run_or_another_setting_is_no_counterpart():
 
 @pytest.mark.parametrize("n", cases([10, 100], [10]))
 @pytest.mark.parametrize("statistic", ["throughput", "gap_mean", "gap_sd"])
-def test_of_equal_scenarios_one_in_twenty_is_judged_outside(statistic, n, monkeypatch):
+def test_false_alarm_rate_of_the_comparison_is_5_percent(statistic, n, monkeypatch):
     monkeypatch.setitem(comparison.HALF_UNIT, statistic, 0.0)
     draws, m, tries = np.random.default_rng(1), 10, 2000
     theirs, ours = draws.normal(3, 2, (tries, m)), draws.normal(3, 2, (tries, n))
@@ -127,7 +127,7 @@ def test_of_equal_scenarios_one_in_twenty_is_judged_outside(statistic, n, monkey
     assert abs(outside / tries - 0.05) < 5 * np.sqrt(0.05 * 0.95 / tries)
 
 
-def test_a_planted_difference_is_judged_outside_and_rounding_is_allowed_for():
+def test_planted_differences_are_detected_beyond_rounding():
     row = {"statistic": "throughput", "runs": 10, "paper": 0.5, **AT}
     near = comparison.judge(row, comparison.OurNumber(100, 0.5004, 0.0, 0.7))
     far = comparison.judge(row, comparison.OurNumber(100, 0.5006, 0.0, 0.7))

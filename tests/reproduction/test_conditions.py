@@ -16,7 +16,7 @@ SHARED = Constants(dim=5, assortment_size=1, arrival_rate=0.6, slackness=0.03, s
 DISJOINT = SHARED._replace(dim=25, arrival_rate=0.7, sigma=0.049)
 
 
-def test_the_theorem_begins_where_its_condition_is_met():
+def test_first_round_of_theorem_5_meets_its_condition():
     one = Constants(dim=5, assortment_size=1, arrival_rate=0.7, slackness=0.03, sigma=1 / 3)
     t = theorem_bounds.first_round(one)
     assert t == pytest.approx(4 * theorem_bounds.bad_rounds(one, t) / one.slackness, rel=1e-6)
@@ -28,7 +28,7 @@ def test_the_theorem_begins_where_its_condition_is_met():
     assert theorem_bounds.first_round(one._replace(slackness=0.3)) < t / 1e4
 
 
-def test_the_radii_are_the_appendixs():
+def test_confidence_radii_match_the_appendix():
     one = Constants(dim=3, assortment_size=2, arrival_rate=0.5, slackness=0.1, sigma=0.2, kappa=2.0)
     alpha, beta = bounds.radii(one, 50.0)
     root = math.sqrt(3 * math.log(1 + 50 * 2 / 3) + 4 * math.log(50))
@@ -39,7 +39,7 @@ def test_the_radii_are_the_appendixs():
     assert beta == pytest.approx(alpha * min(several, many))
 
 
-def test_the_bound_on_regret_is_that_of_the_proofs_last_lines():
+def test_regret_bound_matches_the_last_lines_of_the_proof():
     one = Constants(
         dim=3, assortment_size=2, arrival_rate=0.5, slackness=0.1, sigma=0.2, lambda0=0.5, c1=7.0
     )
@@ -52,7 +52,7 @@ def test_the_bound_on_regret_is_that_of_the_proofs_last_lines():
     assert bounds.regret_bound(one, 50.0) == pytest.approx(explored + third + fourth)
 
 
-def test_the_bound_on_regret_is_below_all_rounds_from_one_on():
+def test_regret_bound_is_informative_from_its_first_round():
     t = theorem_bounds.first_below_rounds(SHARED)
     assert bounds.regret_bound(SHARED, t) == pytest.approx(t, rel=1e-6)
     for further in (1.01, 10.0, 1e6):
@@ -61,14 +61,14 @@ def test_the_bound_on_regret_is_below_all_rounds_from_one_on():
 
 
 @pytest.mark.slow
-def test_no_c1_lets_the_theorem_begin_earlier_than_the_best():
+def test_optimal_c1_minimises_the_first_round():
     c1, t = theorem_bounds.earliest(SHARED)
     others = [theorem_bounds.first_round(SHARED._replace(c1=c1 * by)) for by in (0.1, 0.9, 1.1, 10)]
     assert min(others) > t and max(others) > 1.5 * t
     assert t < 1e-12 * theorem_bounds.first_round(SHARED)
 
 
-def test_the_bounds_slope_is_a_half_and_what_logarithms_add():
+def test_bound_slope_is_one_half_plus_logarithmic_terms():
     one = DISJOINT
     for first, last in ((1_000, 10_000), (10_000, 100_000)):
         rounds = np.arange(first + 1, last + 1, dtype=float)
@@ -82,7 +82,7 @@ def test_the_bounds_slope_is_a_half_and_what_logarithms_add():
 
 
 @pytest.mark.slow
-def test_the_page_states_what_is_computed():
+def test_theory_page_states_the_computed_numbers():
     page = (REPOSITORY / "docs" / "theory.md").read_text()
     rows = re.findall(r"^\| (shared|disjoint)\b([^|]*)\|(.+)\|$", page, re.MULTILINE)
     rows = [(kind, cells.split("|")) for kind, _, cells in rows if cells.count("|") == 4]
@@ -98,7 +98,7 @@ def test_the_page_states_what_is_computed():
             assert theorem_bounds.earliest(one)[0] == pytest.approx(one.c1, rel=0.03)
 
 
-def test_the_printed_eigenvalue_is_too_small_for_what_it_is_used_for():
+def test_printed_eigenvalue_bound_is_too_small_for_proposition_14():
     """Proposition 13 and E_3 lack the square that Proposition 14 needs and tau's definition has."""
     t = theorem_bounds.first_round(SHARED)
     tau = theorem_bounds.bad_rounds(SHARED, t)
@@ -115,7 +115,7 @@ def test_the_printed_eigenvalue_is_too_small_for_what_it_is_used_for():
     assert tau == pytest.approx((2 * explored / SHARED.arrival_rate) ** 2, rel=1e-6)
 
 
-def test_the_bound_on_a_rounds_loss_is_lemma_11s():
+def test_squared_loss_bound_matches_lemma_11():
     # A radius so small that what exploration costs shows beside it.
     one = Constants(
         dim=3,
@@ -137,7 +137,7 @@ def test_the_bound_on_a_rounds_loss_is_lemma_11s():
     assert theorem_bounds.squared_loss(one, 400.0, 900.0) == pytest.approx(loss)
 
 
-def test_lemma_11_is_informative_from_one_round_on():
+def test_lemma_11_is_informative_from_its_first_round():
     t = theorem_bounds.first_small_loss(SHARED)
     assert theorem_bounds.squared_loss(SHARED, t, t) == pytest.approx(1, rel=1e-6)
     for further in (1.01, 10.0, 1e6):
@@ -145,7 +145,7 @@ def test_lemma_11_is_informative_from_one_round_on():
         assert theorem_bounds.squared_loss(SHARED, t / further, t / further) > 1
 
 
-def test_the_lemmas_on_queues_are_informative_from_a_round_on():
+def test_queue_lemmas_are_informative_from_their_first_round():
     epsilon = 0.03
     m = theorem_bounds.rounds_to_forget(epsilon)
     assert 2 * math.exp(-((epsilon * m + 1 - 1) ** 2) / (8 * m)) == pytest.approx(1)

@@ -27,7 +27,7 @@ SOURCES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_matrices_are_those_of_what_was_served(name):
+def test_measured_eigenvalues_match_design_matrices_of_served_queries(name):
     source, size = SOURCES[name], 2
     problem, policy = source.problem(size, HORIZON), as_arrays(EpsilonGreedy(epsilon=0.4))
     measured = quantities.measure_eigenvalues(
@@ -79,7 +79,7 @@ def ease_of_exploration(policy, seeds):
 
 
 @pytest.mark.slow
-def test_exploration_on_arrivals_is_of_what_arrives_and_of_the_oldest_is_not(as_in_a_study):
+def test_explored_arrivals_are_unbiased_and_explored_oldest_queries_are_not(as_in_a_study):
     """To five standard errors: what is explored when a query comes is as hard as what comes."""
     means = {}
     for name, words in {
@@ -103,7 +103,7 @@ def test_an_overflowing_queue_is_named():
         quantities.measure_eigenvalues(*fixed, np.arange(4), EVERY, 1)
 
 
-def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
+def test_eigenvalue_bound_grows_linearly_and_then_as_a_square_root():
     bound = quantities.lemma_bound(np.array([1.0, 4.0, 9.0, 900.0]), 0.4, 0.5, 3.0)
     np.testing.assert_allclose(bound, 0.4 * 0.5 * np.array([1, 4, 9, 90]) / 4)
 
@@ -116,7 +116,7 @@ def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
      ("theory_eigenvalues", ["horizon=40", "record_every=null", "table_rounds=[40]"],
       ["theory_eigenvalues"])],
 )  # fmt: skip
-def test_a_study_of_a_proof_writes_its_tables(name, words, tables, tmp_path):
+def test_proof_studies_write_their_tables(name, words, tables, tmp_path):
     done = run_command(
         "run", f"experiment={name}", "num_seeds=3", "num_servers=2", "dim=2", "arrival_rate=0.4",
         "slackness=0.01", *words, f"results_dir={tmp_path}",

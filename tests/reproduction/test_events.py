@@ -28,7 +28,7 @@ def best(utilities, size):
 
 
 @pytest.mark.parametrize("size, kappa", [(1, 0.4), (2, 4.0)])
-def test_every_round_is_as_by_hand(size, kappa):
+def test_measured_events_match_a_plain_computation(size, kappa):
     policy = as_arrays(Acqb(kappa=kappa))
     problem = SOURCE.problem(size, HORIZON)
     made = quantities.measure_events(
@@ -87,7 +87,7 @@ def test_every_round_is_as_by_hand(size, kappa):
     assert seen > 15 and (kappa > 1 or not bool(made["covered"].min()))
 
 
-def test_the_study_runs_from_the_command_line(tmp_path):
+def test_events_study_runs_from_the_command_line(tmp_path):
     done = run_command(
         "run", "experiment=theory_events", f"results_dir={tmp_path}", "num_seeds=2", "horizon=40",
         "K=1", "kappa=4", "table_rounds=[10,40]",
@@ -98,7 +98,7 @@ def test_the_study_runs_from_the_command_line(tmp_path):
     assert table["covered"].is_between(0, 1).all() and (table["root"] >= table["loss"]).all()
 
 
-def test_what_the_events_are_not_defined_for_is_refused():
+def test_events_study_rejects_undefined_settings():
     message = refusal_of(["experiment=theory_events", "parameters=disjoint", "dry_run=true"])
     assert "parameters=disjoint must be shared" in message
     message = refusal_of(["experiment=theory_events", "policy=[acqb_ucb]", "dry_run=true"])

@@ -28,7 +28,7 @@ def make_extract(**changes):
     return extracts.extract([store(), store(K=2)], CONFIG | changes)
 
 
-def test_numbers_and_paired_differences_are_those_of_the_arrays():
+def test_extract_numbers_match_the_arrays():
     point, one = store().point, make_extract()
     for t in (200, 400):
         at = point.sel(round=t, arrival_rate=0.7)
@@ -46,13 +46,13 @@ def test_numbers_and_paired_differences_are_those_of_the_arrays():
             assert difference["sd"] == pytest.approx((other - gap).std(ddof=1))
 
 
-def test_the_rounds_of_a_table_are_those_that_every_point_reaches():
+def test_extract_rounds_are_reached_by_every_point():
     points = [store(), StoredPoint(fabricate(POLICIES, num_seeds=2, horizon=300, K=2), {}, "")]
     notes = extracts.extract(points, CONFIG).notes
     assert (notes["horizon"], notes["rounds"]) == (300, [200, 300])
 
 
-def test_growth_of_the_gap_is_since_half_the_rounds_and_paired():
+def test_gap_growth_is_paired_and_measured_since_half_the_horizon():
     point = store().point.sel(arrival_rate=0.6, policy="random")
     gap = (point.queue_length - point.optimal_queue_length).astype(float)
     grown = (gap.sel(round=400) - gap.sel(round=200)).values
@@ -65,7 +65,7 @@ def test_growth_of_the_gap_is_since_half_the_rounds_and_paired():
 
 
 @pytest.mark.slow
-def test_curves_are_thinned_rounded_and_end_where_the_run_does():
+def test_extract_curves_are_thinned_and_end_at_the_horizon():
     curves = make_extract().curves
     assert set(curves["metric"].unique()) == {"gap", "regret"}
     assert "optimal" not in curves["policy"].unique()
@@ -78,7 +78,7 @@ def test_curves_are_thinned_rounded_and_end_where_the_run_does():
     assert "optimal" in length["policy"].unique()
 
 
-def test_intervals_are_students_t_and_a_single_seed_has_none():
+def test_extract_intervals_are_student_t_and_missing_for_one_seed():
     rows = add_interval(make_extract().numbers.filter(metric="gap"))
     row = rows.row(3, named=True)
     low, high = scipy.stats.t.interval(0.95, 11, row["mean"], row["sd"] / np.sqrt(12))
@@ -87,7 +87,7 @@ def test_intervals_are_students_t_and_a_single_seed_has_none():
     assert add_interval(alone.numbers)["low"].is_null().all()
 
 
-def test_an_extract_is_read_back_as_it_was_written(tmp_path):
+def test_extracts_round_trip(tmp_path):
     one = make_extract()
     extracts.write(one, tmp_path / "study")
     (back,) = extracts.read_all(tmp_path).values()
@@ -97,7 +97,7 @@ def test_an_extract_is_read_back_as_it_was_written(tmp_path):
     assert extracts.read_all(tmp_path / "nowhere") == {}
 
 
-def test_no_folder_of_the_machine_is_stored(tmp_path):
+def test_extracts_store_no_local_paths(tmp_path):
     extracts.write(make_extract(), tmp_path)
     text = (tmp_path / extracts.NOTES).read_text()
     assert "somebody" not in text and '"num_seeds": 12' in text
@@ -112,14 +112,14 @@ def test_a_study_without_a_policy_to_compare_with_has_no_pairs(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [extracts.NOTES, "curves.parquet"])
-def test_what_is_torn_is_refused_by_its_folder(name, tmp_path):
+def test_damaged_extracts_are_rejected_with_their_folder(name, tmp_path):
     extracts.write(make_extract(), tmp_path)
     (tmp_path / name).write_bytes(b"{")
     with pytest.raises(ExtractError, match=f"{Path(tmp_path).name} is no extract of a study"):
         extracts.read(tmp_path)
 
 
-def test_every_reference_is_left_out_of_its_own_comparison():
+def test_reference_policies_are_not_compared_with_themselves():
     paired = make_extract().paired
     assert paired.filter(pl.col("policy") == pl.col("reference")).is_empty()
     assert set(paired["reference"].unique()) == set(REFERENCES)

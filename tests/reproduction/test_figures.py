@@ -42,7 +42,7 @@ def test_a_note_gives_the_seeds_and_the_round_of_the_rows(name):
             assert re.search(rf"\b{number:,}\b", text), number
 
 
-def test_a_pair_is_a_hollow_and_a_filled_dot_at_the_numbers_of_the_table():
+def test_paired_dots_stand_at_the_numbers_of_the_table():
     picture = PICTURES["retry_aware_synthetic"] | {
         "pairs": {"acqb": "acqb_fallback", "rand_rout": "rand_rout_fallback", "zero": "acqb_rr"},
         "pair_names": ["without", "with"],
@@ -63,7 +63,7 @@ def test_a_pair_is_a_hollow_and_a_filled_dot_at_the_numbers_of_the_table():
     assert dots == expected
 
 
-def test_a_negative_scale_turns_the_interval_around():
+def test_negative_scale_reverses_the_interval():
     (panel, _) = panels(PICTURES["synthetic_exploration_unscaled"])
     row = figures.read_rows(panel).row(0, named=True)
     assert row["low"] < row["mean"] < row["high"] < 0

@@ -26,7 +26,7 @@ def compare(folder, rule):
     return {tuple(rows) for rows in by_chain.agg("row")["row"].to_list()}, linked, made
 
 
-def test_every_planted_chain_is_found_and_none_is_invented(generated):
+def test_linking_recovers_exactly_the_generated_chains(generated):
     planted, linked, made = compare(generated, LinkingRule())
     assert linked == planted
     assert made.identical > 100 and made.similar > 40 and made.early > 10
@@ -37,12 +37,12 @@ def test_every_planted_chain_is_found_and_none_is_invented(generated):
     "rule",
     [LinkingRule(1.0), LinkingRule(0.5), LinkingRule(min_gap=600.0), LinkingRule(among="adjacent")],
 )
-def test_another_rule_does_not_find_them(generated, rule):
+def test_other_linking_rules_miss_generated_chains(generated, rule):
     planted, linked, _ = compare(generated, rule)
     assert linked != planted
 
 
-def test_gaps_arrivals_and_tokens_are_the_real_ones(generated, shared_data):
+def test_generated_gaps_arrivals_and_tokens_follow_the_real_data(generated, shared_data):
     frame = prepare.load_log(generated).frame
     truth = pl.read_parquet(generated / "log" / prepare.TRUTH)
     joined = frame.join(truth, on="row").filter(pl.col("kind") == "chain").sort("chain", "position")
@@ -62,7 +62,7 @@ def test_gaps_arrivals_and_tokens_are_the_real_ones(generated, shared_data):
     np.testing.assert_allclose(here, some, atol=1e-9)
 
 
-def test_users_leave_with_the_planted_chances(generated):
+def test_generated_users_depart_with_the_ground_truth_probability(generated):
     truth = pl.read_parquet(generated / "log" / prepare.TRUTH).filter(pl.col("kind") == "chain")
     last = truth.group_by("chain").agg(pl.len(), pl.col("satisfaction").first())
     for hard in (True, False):
@@ -89,7 +89,7 @@ def test_generated_data_are_labelled(generated):
     assert lines[-1] == f"note: {log.proxy_note}"
 
 
-def test_wrong_settings_and_missing_real_data_are_one_sentence(tmp_path, shared_data):
+def test_invalid_generator_settings_and_missing_data_are_reported(tmp_path, shared_data):
     with pytest.raises(LogError, match="conversations=5 must be at least 10"):
         generated_log.generate(tmp_path, shared_data, generated_log.GeneratorSettings(5))
     with pytest.raises(LogError, match=r"longer=1 must be above 1.5"):
@@ -137,7 +137,7 @@ def test_linking_looks_at_one_user_at_a_time(monkeypatch, generated):
 
 
 @pytest.mark.slow
-def test_a_users_own_truth_is_none_of_a_log(generated, shared_data, tmp_path):
+def test_ground_truth_files_are_ignored_beside_real_logs(generated, shared_data, tmp_path):
     """A file of that name beside shards that nobody generated is not looked at."""
     rows = pl.read_parquet(generated / "log" / "train-00000-of-00004.parquet")
     (tmp_path / "mine").mkdir()

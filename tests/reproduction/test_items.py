@@ -60,7 +60,7 @@ def _count_captions(text, environment):
     return len(blocks)
 
 
-def test_nothing_of_the_paper_is_left_out(shared_data):
+def test_every_item_of_the_paper_is_listed(shared_data):
     there = find_items(source(shared_data))
     listed = catalogue.load_items()
     assert len(there) >= 55
@@ -80,7 +80,7 @@ def test_every_float_of_the_paper_has_a_label_that_is_listed(shared_data):
         assert kinds[kind] == many, kind
 
 
-def test_the_numbers_are_those_that_the_paper_compiles_to():
+def test_item_numbers_match_the_compiled_paper():
     numbers = {one.label: one.number for one in catalogue.load_items()}
     assert (numbers["lem:psi"], numbers["thm:regret1"], numbers["thm:regret2"]) == (8, 5, 6)
 

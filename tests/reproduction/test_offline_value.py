@@ -51,7 +51,7 @@ def source() -> DatasetSource:
     return DatasetSource(drawn, "planted", table, chance, cost, rho=2.0)
 
 
-def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
+def test_baselines_without_training_are_evaluated_on_the_pool(source):
     """The best server of each prompt, the best one of the pool, and any, at the same prompts."""
     difference = 0
     for seed in range(6):
@@ -75,7 +75,7 @@ def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
     assert difference, "the pool's best server is the offline split's at every seed"
 
 
-def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
+def test_smaller_offline_splits_are_sampled_from_the_whole_split(source):
     small, chosen = dataclasses.replace(source, offline_size=15), np.zeros(80)
     places = set()
     for seed in range(40):
@@ -91,7 +91,7 @@ def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
     assert whole.split(0).offline.tolist() == source.split(0).offline.tolist()
 
 
-def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch):
+def test_heads_are_trained_with_split_and_key_of_their_seed(source, monkeypatch):
     calls = []
 
     def fit(keys, embeddings, utilities, available, config):
@@ -137,7 +137,7 @@ def fractional(rho: float, min_max: bool, columns: list[int]) -> DatasetSource:
 
 @pytest.mark.parametrize("min_max", [False, True])
 @pytest.mark.parametrize("rho", [0.0, 0.5, 5.0])
-def test_the_oracle_serves_what_the_true_table_does_whatever_the_llms_order(rho, min_max):
+def test_offline_oracle_does_not_depend_on_the_order_of_llms(rho, min_max):
     source, turned = (fractional(rho, min_max, order) for order in ([0, 1, 2, 3], [2, 0, 3, 1]))
     for seed in SEEDS:
         parts, made = source.split(seed), value.evaluate_baselines(source, seed)
@@ -149,7 +149,7 @@ def test_the_oracle_serves_what_the_true_table_does_whatever_the_llms_order(rho,
             assert numbers == pytest.approx(made[label], rel=1e-12), label
 
 
-def test_of_llms_as_good_on_all_prompts_the_most_useful_is_the_best_fixed_one():
+def test_best_fixed_llm_breaks_ties_by_utility():
     source = fractional(0.0, True, [0, 1, 2, 3])
     cost = np.tile([1.0, 0.75, 0.5, 0.75], (60, 1))
     flat = dataclasses.replace(
@@ -160,7 +160,7 @@ def test_of_llms_as_good_on_all_prompts_the_most_useful_is_the_best_fixed_one():
 
 
 @pytest.mark.slow
-def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tmp_path):
+def test_router_tables_match_hand_computations(source, tmp_path):
     routers = {
         "zero": Zero(),
         "knn": KNN(grid=(2, 3, 4, 5, 6, 8, 10)),

@@ -119,7 +119,7 @@ def wait_until_ready(browser):
     )
 
 
-def test_the_page_is_one_small_file_that_names_no_other(page):
+def test_report_page_is_one_small_self_contained_file(page):
     text = re.sub(r"(<script[^>]*>).*?</script>", r"\1", page.read_text(), flags=re.S)
     assert page.stat().st_size < MOST_BYTES
     assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?!data:|#)[^\"]*", text)
@@ -133,7 +133,7 @@ def unpack(page: str) -> str:
     return "\n".join(text for _, text in json.loads(gzip.decompress(base64.b64decode(packed))))
 
 
-def test_packing_moves_every_script_and_changes_none():
+def test_packing_moves_scripts_without_changing_them():
     scripts = ["let a = '<b>ü</b>';", "\nawait a;\n", "a < b && c"]
     made = '<header></header><p>é</p><script>{}</script><script type="module">{}</script>{}</body>'
     packed = build.pack_scripts(made.format(*scripts[:2], f"<script>{scripts[2]}</script>"))
@@ -141,7 +141,7 @@ def test_packing_moves_every_script_and_changes_none():
     assert "let a" not in packed and packed.startswith("<header></header><p>é</p><script id=")
 
 
-def test_the_same_results_give_the_same_page(page, tmp_path):
+def test_report_page_is_deterministic(page, tmp_path):
     # In a process of its own, as a command is: Bokeh counts the models of a process.
     again = (
         "import sys; sys.path[:0] = sys.argv[2:]; import test_page; test_page.write(sys.argv[1])"
@@ -154,7 +154,7 @@ def test_the_same_results_give_the_same_page(page, tmp_path):
     assert texts[0] == texts[1]
 
 
-def test_headings_stand_in_order_and_figures_and_tables_have_captions(page):
+def test_headings_are_nested_and_figures_and_tables_have_captions(page):
     text = re.sub(r"<(script|style)\b.*?</\1>", "", page.read_text(), flags=re.S)
     levels = [int(level) for level in re.findall(r"<h([1-6])", text)]
     assert levels[0] == 1 and levels.count(1) == 1
@@ -165,7 +165,7 @@ def test_headings_stand_in_order_and_figures_and_tables_have_captions(page):
     assert set(re.findall(r'href="#([^"]+)"', text)) <= named
 
 
-def test_data_that_stand_in_are_marked_in_every_figure_and_row(page):
+def test_proxy_data_are_marked_in_every_figure_and_row(page):
     text = page.read_text()
     figures = re.findall(r'<figure class="panel" data-panel="(\w+)-\d+">(.*?)</figcaption>', text,
                          flags=re.S)  # fmt: skip
@@ -179,7 +179,7 @@ def test_data_that_stand_in_are_marked_in_every_figure_and_row(page):
     assert listed.count(build.MARK) >= rows > 0
 
 
-def test_nothing_is_asked_of_a_network_and_nothing_fails(browser):
+def test_report_page_makes_no_network_request_and_logs_no_error(browser):
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [
         event["params"]["request"]["url"]
@@ -255,7 +255,7 @@ def switch(browser, study, name):
     )  # fmt: skip
 
 
-def test_a_switch_hides_a_policy_by_the_keyboard_and_the_axis_follows(browser):
+def test_legend_switches_hide_policies_by_keyboard(browser):
     before = browser.execute_script(DEEP + POINT, "synthetic-0")["top"]
     button = switch(browser, "synthetic", "RAND")
     button.send_keys(Keys.SPACE)
@@ -348,7 +348,7 @@ def test_tables_are_filtered_from_lists_in_their_headers(table, header, wanted, 
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.ESCAPE)  # closes the list
 
 
-def test_the_keyboard_reaches_what_can_be_operated(browser):
+def test_controls_are_reachable_by_keyboard(browser):
     browser.refresh()
     wait_until_ready(browser)
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
@@ -371,7 +371,7 @@ def test_the_keyboard_reaches_what_can_be_operated(browser):
     assert reached == {"switches": True, "toolbars": True, "tables": True}
 
 
-def test_a_figure_is_drawn_when_it_comes_into_view_and_again_on_a_log_axis(page, browser):
+def test_figures_are_drawn_when_visible_and_redrawn_on_a_log_axis(page, browser):
     browser.get("about:blank")
     browser.get(page.as_uri())
     count = "deep(document.getElementById('routerbench'), 'canvas').length"
@@ -385,7 +385,7 @@ def test_a_figure_is_drawn_when_it_comes_into_view_and_again_on_a_log_axis(page,
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_never_scrolls_sideways(width, browser):
+def test_report_page_fits_the_screen_width(width, browser):
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},

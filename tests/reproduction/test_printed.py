@@ -28,9 +28,7 @@ class Own(Sweep):
         (Own, "synthetic", ("K", (1, 2)), False),
     ],
 )
-def test_only_a_study_of_the_report_has_the_papers_numbers(
-    kind, name, swept, extended, monkeypatch
-):
+def test_only_report_studies_show_the_papers_numbers(kind, name, swept, extended, monkeypatch):
     """Though its setting is the paper's: neither a number nor a wall clock of it."""
     key, values = swept
     points = [
@@ -48,7 +46,7 @@ def test_only_a_study_of_the_report_has_the_papers_numbers(
     assert made.figures == shown.figures
 
 
-def test_the_papers_numbers_stand_beside_ours() -> None:
+def test_papers_numbers_are_added_to_matching_rows() -> None:
     policies = ("acqb", "acqb_random", "cqb_eps", "q_ths", "random")
     points = [
         fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
@@ -65,7 +63,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     assert columns.index("paper_throughput") == columns.index("throughput_high") + 1
 
 
-def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
+def test_tables_of_other_settings_get_no_empty_column() -> None:
     ours = tables.throughput_table([fabricate(("acqb",), num_servers=3, horizon=1000)], (1000,))
     synthetic = {"synthetic": "Synthetic"}
     assert printed.add_columns(ours, synthetic).columns == ours.columns
@@ -88,7 +86,7 @@ def test_proxies_get_the_papers_numbers_only_on_request() -> None:
     assert printed.match_datasets([real]) == {"RouterBench": "RouterBench"}
 
 
-def test_shared_parameters_are_not_the_papers_setting() -> None:
+def test_shared_parameters_do_not_match_the_paper() -> None:
     points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
     table = tables.throughput_table(points, rounds=(1000,))
     table = printed.add_columns(table, printed.match_datasets(points))
@@ -96,7 +94,7 @@ def test_shared_parameters_are_not_the_papers_setting() -> None:
     assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
 
 
-def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
+def test_invalid_file_of_printed_numbers_is_reported(tmp_path: Path) -> None:
     table = tables.gap_table([fabricate()])
     with pytest.raises(ValueError, match="is missing"):
         printed.add_columns(table, {}, tmp_path / "absent.csv")

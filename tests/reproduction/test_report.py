@@ -46,7 +46,9 @@ def parse_arguments(root, *names, **keys):
         ),
     ],
 )
-def test_wrong_words_are_a_sentence(words, expected, tmp_path, monkeypatch):
+def test_invalid_report_arguments_are_rejected_in_one_sentence(
+    words, expected, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     message = refusal_of(words, "reproduction.report")
     assert message.startswith(expected) and len(message.splitlines()) == 1
@@ -54,7 +56,7 @@ def test_wrong_words_are_a_sentence(words, expected, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path):
+def test_report_page_is_rebuilt_from_extracts(tmp_path):
     store_point(tmp_path)
     report.report(parse_arguments(tmp_path))
     page, extracted = tmp_path / "report" / "index.html", tmp_path / "report" / "extracts"
@@ -69,7 +71,7 @@ def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path
 
 
 @pytest.mark.slow
-def test_the_package_draws_alone_without_the_papers_numbers(tmp_path):
+def test_package_report_omits_the_papers_numbers(tmp_path):
     store_point(tmp_path, horizon=1000)
     done = run_command("report", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -84,7 +86,7 @@ def test_the_package_draws_alone_without_the_papers_numbers(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "reproduction.run"])
-def test_a_run_from_a_checkout_alone_shows_the_papers_numbers(command, tmp_path):
+def test_only_checkout_runs_show_the_papers_numbers(command, tmp_path):
     words = ("K=1", "num_seeds=2", "horizon=500", "policy=[random]", f"results_dir={tmp_path}")
     done = run_command(command, "experiment=synthetic", *words)
     assert done.returncode == 0, done.stderr
@@ -93,7 +95,7 @@ def test_a_run_from_a_checkout_alone_shows_the_papers_numbers(command, tmp_path)
 
 
 @pytest.mark.slow
-def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path):
+def test_other_experiments_get_tables_but_no_report_page(tmp_path):
     store_point(tmp_path, "ablation_phase_rule")
     report.report(parse_arguments(tmp_path))
     assert (tmp_path / "tables" / "ablation_phase_rule.csv").is_file()
@@ -101,7 +103,7 @@ def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path
 
 
 @pytest.mark.slow
-def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, capsys):
+def test_damaged_studies_are_named_and_skipped(tmp_path, capsys):
     for name in ("ablation_phase_rule", "ablation_servers", "ablation_load"):
         store_point(tmp_path, name)
     torn = tmp_path / "data" / "ablation_servers" / "K=1.nc"
@@ -123,9 +125,7 @@ def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, caps
 
 
 @pytest.mark.slow
-def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_is_printed(
-    tmp_path, monkeypatch, capsys
-):
+def test_missing_page_libraries_are_reported_and_tables_written(tmp_path, monkeypatch, capsys):
     store_point(tmp_path)
     monkeypatch.setattr(report, "LIBRARIES", ("no_such_library",))
     with pytest.raises(SystemExit) as stopped:
@@ -138,7 +138,7 @@ def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_is_printe
 
 
 @pytest.mark.slow
-def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
+def test_studies_with_arrays_or_an_extract_are_not_missing(tmp_path):
     names = [one.name for one in catalogue.load_studies()]
     assert [one.name for one in report.find_missing(tmp_path, [])] == names
     store_point(tmp_path, "synthetic")
@@ -148,7 +148,7 @@ def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
     assert [one.name for one in report.find_missing(tmp_path, ["sprout"])] == ["sprout"]
 
 
-def test_the_time_is_printed_first_and_a_study_that_cannot_run_is_skipped(
+def test_missing_studies_print_their_time_and_failing_ones_are_skipped(
     tmp_path, monkeypatch, capsys
 ):
     calls = []
@@ -173,7 +173,7 @@ def test_the_time_is_printed_first_and_a_study_that_cannot_run_is_skipped(
 
 
 @pytest.mark.slow
-def test_studies_of_the_report_are_experiments_and_their_words_compose():
+def test_report_studies_are_experiments_that_compose():
     for one in catalogue.load_studies():
         assert one.name in EXPERIMENTS
         assert set(one.minutes) == set(report.SIZES) and set(one.sizes) <= set(one.minutes)

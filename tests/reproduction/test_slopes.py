@@ -21,14 +21,14 @@ def powers(exponent: float, noise: float, seeds: int, draw: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("exponent", [0.5, -0.25, 1.0, -2.0])
-def test_a_power_has_its_own_slope(exponent):
+def test_slopes_of_power_laws_are_recovered(exponent):
     # Bins average over rounds: exact up to the rounds in the first bins, which are few.
     estimate, low, high, lost = slopes.fit(ROUNDS[50:], powers(exponent, 0.1, 30, 0)[:, 50:])
     assert estimate == pytest.approx(exponent, abs=0.02) and lost == 0
     assert low <= estimate <= high
 
 
-def test_an_interval_covers_at_its_level():
+def test_slope_intervals_have_nominal_coverage():
     covered = 0
     for draw in range(60):
         generator = np.random.default_rng(draw)
@@ -43,7 +43,7 @@ def test_an_interval_covers_at_its_level():
     assert covered >= 50
 
 
-def test_a_curve_that_is_not_positive_has_no_slope_and_is_counted():
+def test_nonpositive_curves_have_no_slope_and_are_counted():
     values = powers(0.5, 0.0, 4, 0)
     assert np.isnan(slopes.fit(ROUNDS, -values)[0]) and slopes.fit(ROUNDS, -values)[3] == 1
     values[0] *= -2  # one seed in four: some draws have it twice, and no mean above 0
@@ -79,7 +79,7 @@ def test_a_study_of_slopes_is_shown_with_its_tables(tmp_path):
         slopes.table(points, [[59, 60]])
 
 
-def test_a_window_begins_after_its_first_round():
+def test_slope_windows_exclude_their_first_round():
     point = fabricate(("acqb",), num_seeds=2, horizon=100)
     grown = np.sqrt(point["round"].values)
     grown[9] = 1e6

@@ -52,7 +52,7 @@ def simulate_theirs(case: Case, label: str, spoil=None) -> tuple[np.ndarray, np.
 @pytest.mark.parametrize("size", CASES)
 @QUICK
 @given(seed=st.integers(0, 2**31 - 1), label=st.sampled_from(["random", "rand_rout"]))
-def test_all_processes_are_those_of_the_plain_version(size, seed, label, x64):
+def test_switching_queues_match_the_plain_version(size, seed, label, x64):
     case = dataclasses.replace(CASES[size], seed=seed)
     made, (lengths, departures) = simulate_ours(case, label), simulate_theirs(case, label)
     np.testing.assert_array_equal(made.length[0], lengths)
@@ -63,7 +63,7 @@ def test_all_processes_are_those_of_the_plain_version(size, seed, label, x64):
 
 
 @pytest.mark.slow
-def test_another_uniform_after_the_switch_would_be_seen(x64):
+def test_different_uniforms_after_the_switch_are_detected(x64):
     seen = 0
     for seed in range(6):
         case = dataclasses.replace(CASES[1], seed=seed)
@@ -113,7 +113,7 @@ def counts(made: switching.SwitchingQueues, queue=None) -> dict[str, int]:
     return dict(zip(counted["rule"], counted["failed"], strict=True))
 
 
-def test_the_least_example_breaks_the_lemma_as_printed_and_not_the_proof():
+def test_minimal_example_violates_the_printed_lemma_but_not_the_proof():
     failed = counts(make_by_hand())
     # psi(2, 3) = 1 though D(2, 3) = D(1, 3) = 0, and Q_1 is empty where Q_2 is not.
     assert {rule: n for rule, n in failed.items() if n} == {
@@ -122,7 +122,7 @@ def test_the_least_example_breaks_the_lemma_as_printed_and_not_the_proof():
     }
 
 
-def test_every_rule_can_fail():
+def test_planted_violations_of_every_rule_are_counted():
     made = make_by_hand()
     longer = made.length.copy()
     longer[:, 3, 3] = 3
@@ -161,7 +161,7 @@ def test_effects_of_switches_add_up_to_the_final_gap():
 
 
 @pytest.mark.slow
-def test_the_gap_of_a_round_is_the_chance_that_two_processes_part(as_in_a_study):
+def test_gaps_predict_the_probability_of_diverging_processes(as_in_a_study):
     """Over many rounds and paths the gaps predict the partings, to five standard errors."""
     problem = SOURCE.problem(1, 40)
     policy = as_arrays(Acqb(alpha_scale=1.0))

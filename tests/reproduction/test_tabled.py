@@ -15,7 +15,7 @@ def judge_tables(tables, **asked):
     return claims.judge(claim, {}, nothing, tables)
 
 
-def test_theory_is_judged_by_its_tables(tmp_path):
+def test_theory_claims_are_judged_by_committed_tables(tmp_path):
     assert judge_tables(tmp_path, at_most=0.5).verdict == claims.NOT_RUN
     frame = pl.DataFrame({
         "policy": ["acqb", "random", "acqb"], "slope": [0.52, 0.98, None],
@@ -30,7 +30,7 @@ def test_theory_is_judged_by_its_tables(tmp_path):
     assert judge_tables(tmp_path, where={"nothing": 1}, equals=0).verdict == claims.NOT_RUN
 
 
-def test_a_rule_of_a_lemma_that_failed_once_does_not_hold(tmp_path):
+def test_rules_with_one_failure_do_not_hold(tmp_path):
     counts = pl.DataFrame({"rule": ["a", "b"], "checked": [9000, 70], "failed": [0, 1]})
     counts.write_csv(tmp_path / "theory_slopes.csv")
     asked = {"column": "failed", "of": "checked", "equals": 0}
@@ -70,7 +70,7 @@ def test_sublinear_is_refuted_by_linear_regret(tmp_path):
     assert judge_tables(tmp_path, below=1.0).verdict == claims.HOLDS
 
 
-def test_a_rate_is_held_against_the_theorems_own_with_its_logarithms(tmp_path):
+def test_regret_slope_is_compared_with_the_slope_of_the_theorem(tmp_path):
     asked = {"at_most": "theorem", "dim": 5}
     curve(lambda t: t**0.5 * np.log(t)).write_csv(tmp_path / "theory_slopes.csv")
     held = judge_tables(tmp_path, **asked)
@@ -83,7 +83,7 @@ def test_a_rate_is_held_against_the_theorems_own_with_its_logarithms(tmp_path):
     assert judge_tables(tmp_path, **asked).verdict == claims.IN_PART
 
 
-def test_what_converges_is_there_at_the_last_round_or_nearer_than_before(tmp_path):
+def test_convergence_claims_require_a_shrinking_distance(tmp_path):
     def verdict_at(*ends):
         rows = [
             {"policy": "acqb", "round": 10**i, "slope": sum(end) / 2, "slope_low": end[0],

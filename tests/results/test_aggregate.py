@@ -22,7 +22,7 @@ def points():
     return made
 
 
-def test_a_row_is_arithmetic_on_the_arrays():
+def test_aggregate_rows_match_the_arrays():
     made = points()
     frame = aggregate.aggregate_points(made, ["gap", "throughput"], [30, 60], reference="acqb")
     # 4 points, 2 rates, 2 policies, 2 rounds, 2 metrics.
@@ -63,12 +63,12 @@ def test_files_hold_the_same_table(tmp_path):
         ({"rounds": [0]}, "round is 0: the first recorded round"),
     ],
 )
-def test_what_cannot_be_tabulated_is_refused(keys, growth):
+def test_invalid_aggregation_requests_are_rejected(keys, growth):
     with pytest.raises(ValueError, match=growth):
         aggregate.aggregate_points(points(), **keys)
 
 
-def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():
+def test_two_keys_are_drawn_as_heat_maps_per_policy():
     figure = sweeps.draw_over_keys(points(), over=["alpha_scale", "c1"])
     maps = [axis.images[0].get_array() for axis in figure.axes if axis.images]
     assert [axis.get_title() for axis in figure.axes if axis.images] == ["ACQB", "RAND"]
@@ -83,7 +83,7 @@ def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():
 
 
 @pytest.mark.parametrize(("other_gap", "ends"), [(4, "neither"), (500, "max")])
-def test_a_bad_policy_does_not_flatten_the_colours_of_the_others(other_gap, ends):
+def test_heat_map_colours_are_scaled_per_policy(other_gap, ends):
     """Colours of the good one's values, 1 to 4, are apart though the bad one has hundreds."""
     made = []
     for number, point in enumerate(points(), 1):
@@ -96,7 +96,7 @@ def test_a_bad_policy_does_not_flatten_the_colours_of_the_others(other_gap, ends
     assert bad.colorbar.extend == ends
 
 
-def test_one_key_is_a_line_a_policy_with_its_interval():
+def test_one_key_is_drawn_as_lines_with_intervals():
     figure = sweeps.draw_over_keys(points(), "throughput", 30, ["arrival_rate"])
     (axis,) = figure.axes
     assert [line.get_label() for line in axis.lines] == ["ACQB", "RAND"]
@@ -106,7 +106,7 @@ def test_one_key_is_a_line_a_policy_with_its_interval():
         sweeps.draw_over_keys(points(), over=["kappa"])
 
 
-def test_the_stability_limit_is_the_last_load_before_a_queue_grows():
+def test_stability_limit_is_the_last_rate_before_the_queue_grows():
     """Queues are stable up to a known rate and grow at a known rate above it; one always grows.
 
     The mean counts, however different the seeds are. Rates above the first unstable one do not

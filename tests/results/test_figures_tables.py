@@ -62,7 +62,7 @@ def texts(figure: Figure) -> str:
     )
 
 
-def test_lines_are_the_means_and_bands_the_interval() -> None:
+def test_curves_show_means_and_interval_bands() -> None:
     ds = fabricate(RIVALS, num_seeds=12, horizon=50)
     figure = figures.draw_curves([ds])
     queue, regret = lines(figure, 0), lines(figure, 1)
@@ -101,7 +101,7 @@ def test_queue_length_shows_the_optimal_line() -> None:
 
 
 @pytest.mark.slow
-def test_a_policy_looks_the_same_in_every_figure() -> None:
+def test_policies_keep_their_style_in_every_figure() -> None:
     one = figures.draw_curves([fabricate(("acqb", "random"))])
     two = figures.draw_curves([fabricate(("knn", "random", "cqb_eps", "acqb"), K=2)])
     for policy in ("acqb", "random"):
@@ -152,7 +152,7 @@ def test_policies_that_a_study_draws_together_have_different_colours() -> None:
     assert not close
 
 
-def test_a_users_own_policy_has_a_style_of_its_label() -> None:
+def test_user_defined_policies_get_a_style_from_their_label() -> None:
     assert policy_styles.find_style("mine") == policy_styles.find_style("mine")
     assert policy_styles.find_style("mine").name == "mine"
     drawn = policy_styles.find_style("mine")
@@ -161,7 +161,7 @@ def test_a_users_own_policy_has_a_style_of_its_label() -> None:
     )
 
 
-def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
+def test_figures_have_columns_by_k_and_rows_by_rate() -> None:
     points = [
         fabricate(rates=(0.5, 0.6, 0.7), K=1, num_seeds=3),
         fabricate(rates=(0.55, 0.65), K=2, num_seeds=3),
@@ -175,7 +175,7 @@ def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
 
 
 @pytest.mark.slow
-def test_rows_follow_the_size_of_a_number_and_no_point_is_lost() -> None:
+def test_panel_rows_are_sorted_by_value() -> None:
     points = [fabricate(num_servers=n, num_seeds=2) for n in (10, 3, 5)]
     points += [fabricate(num_servers=3, rates=(0.8,), num_seeds=2)]
     titles = [title_of(panel) for panel in figures.draw_curves(points).axes[::2]]
@@ -183,12 +183,12 @@ def test_rows_follow_the_size_of_a_number_and_no_point_is_lost() -> None:
     assert {t.split("λ = ")[1] for t in titles[:2]} == {"0.7", "0.8"}
 
 
-def test_the_stand_in_label_is_in_the_figure() -> None:
+def test_figures_show_the_label_of_proxy_data() -> None:
     assert "a slice of 3,164 prompts" in texts(figures.draw_curves([fabricate(**SLICE)]))
     assert "Data:" not in texts(figures.draw_curves([fabricate()]))
 
 
-def test_an_axis_is_linear_and_a_word_makes_it_logarithmic() -> None:
+def test_axes_are_linear_by_default_and_logarithmic_on_request() -> None:
     ds = fabricate(("acqb", "cqb_eps", "q_ucb", "random"), num_seeds=10, horizon=600)
     top = float((ds["queue_length"] - ds["optimal_queue_length"]).mean("seed").max())
     for scale in ("linear", "log"):
@@ -199,7 +199,7 @@ def test_an_axis_is_linear_and_a_word_makes_it_logarithmic() -> None:
 
 
 @pytest.mark.slow
-def test_one_seed_is_drawn_in_legible_letters() -> None:
+def test_single_seed_figures_have_legible_text() -> None:
     points = [fabricate(RIVALS, num_seeds=1, K=k) for k in (1, 2)]
     figure = figures.draw_curves(points)
     figure.draw_without_rendering()
@@ -210,7 +210,7 @@ def test_one_seed_is_drawn_in_legible_letters() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1000, 5000, 25000])
-def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
+def test_figure_texts_do_not_overlap_or_overflow(horizon: int) -> None:
     points = [fabricate(list(SKILL), rates=(0.6, 0.7), num_seeds=2, K=k, **SLICE) for k in (1, 2)]
     for point in points:
         point.attrs["parameters"] = f"disjoint, with a long story for K of {point.attrs['K']}"
@@ -247,12 +247,12 @@ def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
         ({"metrics": ["speed"]}, "metric speed is unknown; choose from gap, queue_length"),
     ],
 )
-def test_an_unknown_option_is_named(options: dict[str, Any], message: str) -> None:
+def test_unknown_figure_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         figures.draw_curves([fabricate()], **options)
 
 
-def test_nothing_to_draw_is_reported() -> None:
+def test_empty_figures_are_rejected() -> None:
     with pytest.raises(ValueError, match="points is empty"):
         figures.draw_curves([])
     with pytest.raises(ValueError, match="no policy but optimal"):
@@ -261,7 +261,7 @@ def test_nothing_to_draw_is_reported() -> None:
         tables.gap_table([])
 
 
-def test_throughput_table_is_arithmetic_on_the_arrays() -> None:
+def test_throughput_table_matches_the_arrays() -> None:
     ds = fabricate(RIVALS, rates=(0.6, 0.7), num_seeds=9, horizon=100, every=10)
     table = tables.throughput_table([ds], rounds=(55, 100))
     assert table.height == 2 * 2 * 4 and set(table["round"]) == {50, 100}
@@ -276,7 +276,7 @@ def test_throughput_table_is_arithmetic_on_the_arrays() -> None:
     assert row_of(table, arrival_rate=0.7, round=50, policy="acqb")["acqb_minus"] is None
 
 
-def test_an_interval_over_zero_is_not_called_a_difference() -> None:
+def test_intervals_containing_zero_are_not_differences() -> None:
     ds = fabricate(("acqb", "random"), num_seeds=4, horizon=20)
     same = ds.assign(departures=ds["departures"].copy())
     same["departures"].loc[{"policy": "random"}] = same["departures"].sel(policy="acqb").values
@@ -295,7 +295,7 @@ def test_an_interval_over_zero_is_not_called_a_difference() -> None:
      (1230.0, 1410.0, "1320 [1230, 1410]"), (0.998, 1.002, "1.000 [0.998, 1.002]"),
      (-0.000561, 0.000227, "-0.00017 [-0.00056, 0.00023]")],
 )  # fmt: skip
-def test_an_interval_has_few_digits_and_more_if_it_leaves_out_zero(low, high, shown) -> None:
+def test_intervals_are_rounded_without_touching_zero(low, high, shown) -> None:
     row = {"acqb_minus": [(low + high) / 2], "acqb_minus_low": [low], "acqb_minus_high": [high]}
     (part,) = split_table(pl.DataFrame(row), {})[1]
     assert part.rows[0][0].startswith(shown)
@@ -308,7 +308,7 @@ def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     tables.save_table(table, tmp_path / "one", "One seed")
 
 
-def test_an_interval_is_no_point_and_a_share_stays_between_0_and_1(tmp_path: Path) -> None:
+def test_intervals_have_positive_width_and_shares_stay_in_0_1(tmp_path: Path) -> None:
     """0 of 8 seeds, seeds that are all alike, and a share that varies: Wilson's, none, Wilson's."""
     point = fabricate(("random", "acqb"), num_seeds=8)
     at_end = {"none": 0.0, "all": 1.0, "some": 0.0, "tries": 1.0}
@@ -329,7 +329,7 @@ def test_an_interval_is_no_point_and_a_share_stays_between_0_and_1(tmp_path: Pat
     assert "1.00 [–]" in markdown.read_text() and "equal values of all" in markdown.read_text()
 
 
-def test_without_the_reference_there_is_no_difference() -> None:
+def test_tables_without_the_reference_have_no_difference() -> None:
     table = tables.throughput_table([fabricate(("knn", "random"))], rounds=(60,))
     assert table["acqb_minus"].is_null().all() and table["excludes_zero"].is_null().all()
 
@@ -349,9 +349,7 @@ def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
 
 
 @pytest.mark.parametrize("name, array", [("length", "queue_length"), ("regret", "regret")])
-def test_lengths_and_regrets_are_tabulated_at_each_points_own_last_round(
-    name: str, array: str
-) -> None:
+def test_tables_end_at_the_last_round_of_each_point(name: str, array: str) -> None:
     points = [fabricate(("acqb", "zero"), num_seeds=6, horizon=rounds) for rounds in (40, 80)]
     table = tables.gap_table(points, rounds=(80,), reference="zero", of=name)
     assert table.select("horizon", "round").unique().rows() in ([(40, 40), (80, 80)],
@@ -367,7 +365,7 @@ def test_lengths_and_regrets_are_tabulated_at_each_points_own_last_round(
     assert f"ZERO's {name} minus policy's" in headers
 
 
-def test_gap_table_is_arithmetic_on_the_arrays() -> None:
+def test_gap_table_matches_the_arrays() -> None:
     ds = fabricate(RIVALS, num_seeds=9, horizon=100)
     row = row_of(tables.gap_table([ds], rounds=(100, 5000)), policy="random")
     gap = (ds["queue_length"].sel(policy="random") - ds["optimal_queue_length"])[0, :, -1]
@@ -409,7 +407,7 @@ def print_text(table: pl.DataFrame, width: int) -> list[str]:
     return screen.getvalue().splitlines()
 
 
-def test_words_of_headers_are_whole_at_every_width() -> None:
+def test_header_words_are_not_broken_at_any_width() -> None:
     points = [fabricate(("optimal", "acqb", "random"), num_seeds=2)]
     table = tables.gap_table(points, rounds=(30, 60))
     (section,) = split_table(table, {})[1]
@@ -418,7 +416,7 @@ def test_words_of_headers_are_whole_at_every_width() -> None:
         assert {word for header in section.headers for word in header.split()} <= {*printed}, width
 
 
-def test_a_difference_from_a_policy_that_does_not_run_is_not_shown() -> None:
+def test_differences_from_missing_policies_are_not_shown() -> None:
     table = tables.gap_table([fabricate(("optimal", "random"), num_seeds=2)], rounds=(60,))
     (section,) = split_table(table.with_columns(acqb_gap_minus=pl.lit(None, pl.Float64)), {})[1]
     assert not any(header.endswith("minus policy's") for header in section.headers)
@@ -426,7 +424,7 @@ def test_a_difference_from_a_policy_that_does_not_run_is_not_shown() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [200, 80, 40, 20])
-def test_a_printed_table_is_as_narrow_as_the_terminal_and_whole(width: int) -> None:
+def test_printed_tables_fit_the_terminal_without_loss(width: int) -> None:
     points = [fabricate(("optimal", *RIVALS), num_seeds=8, rates=(0.5, 0.6), K=k) for k in (1, 2)]
     table = tables.throughput_table(points, [30, 60])
     printed = print_text(table, width)
@@ -439,7 +437,7 @@ def test_a_printed_table_is_as_narrow_as_the_terminal_and_whole(width: int) -> N
     assert headers == {200: 1, 80: 2, 40: 0, 20: 0}[width], "one table, folded, and a list"
 
 
-def test_queue_length_and_its_gap_come_first_and_times_stand_once() -> None:
+def test_printed_tables_begin_with_queue_length_and_gap() -> None:
     table = tables.throughput_table([fabricate(("optimal", *RIVALS), num_seeds=8)], [30, 60])
     (part,) = split_table(table, {})[1]
     assert part.headers[:5] == [
@@ -506,7 +504,7 @@ DRAWN = ("curves", "keys", "maps", "scores")
 
 
 @pytest.mark.parametrize("name", cases(DRAWN, ["maps"]))
-def test_a_users_words_stand_in_figures_verbatim(name: str) -> None:
+def test_user_defined_labels_are_drawn_verbatim(name: str) -> None:
     figure = odd_figure(name)
     figure.draw_without_rendering()
     shown = [text for text in figure.findobj(Text) if text.get_visible()]
@@ -516,7 +514,7 @@ def test_a_users_words_stand_in_figures_verbatim(name: str) -> None:
     assert all("mathdefault" in text for text in maths), maths
 
 
-def test_a_users_words_stand_in_markdown_verbatim(tmp_path: Path) -> None:
+def test_user_defined_labels_are_written_verbatim_in_markdown(tmp_path: Path) -> None:
     table = tables.gap_table([make_odd()], rounds=(60,))
     _, markdown = tables.save_table(table, tmp_path / "odd", " and ".join(ODD))
     read = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown.read_text())
@@ -530,7 +528,7 @@ def test_a_users_words_stand_in_markdown_verbatim(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
+def test_saving_does_not_modify_the_figure(tmp_path: Path) -> None:
     figure = figures.draw_curves([fabricate()])
     engine, dots = figure.get_layout_engine(), figure.dpi
     figure_files.save_figure(figure, tmp_path / "a")
@@ -549,7 +547,7 @@ def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     assert (colours_off(tmp_path / "b.png", drawn) > 16).mean() > 0.05
 
 
-def test_a_paper_figure_is_a_column_wide_with_small_letters_and_the_same_bytes(
+def test_paper_figures_have_column_width_and_are_deterministic(
     tmp_path: Path,
 ) -> None:
     written = []
@@ -590,7 +588,7 @@ def test_the_legend_of_a_figure_for_a_paper_fits_its_column(tmp_path: Path) -> N
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
-def test_a_small_dot_of_many_colours_keeps_its_colour() -> None:
+def test_png_compression_keeps_the_colours_of_small_dots() -> None:
     figure = Figure(figsize=(4, 3))
     panel = figure.subplots()
     for at, label in enumerate(policy_styles.STYLE):
@@ -609,7 +607,7 @@ def colours_off(one: Path, other: Path) -> np.ndarray:
     return np.abs(pixels[0] - pixels[1]).max(axis=-1)
 
 
-def test_a_base_with_another_rule_has_a_lighter_or_darker_colour_of_the_base():
+def test_retry_variants_get_a_shade_of_their_base_colour():
     style = policy_styles.find_style("thompson_fallback_least_served")
     base = np.array(to_rgb(policy_styles.STYLE["thompson"].color))
     np.testing.assert_allclose(to_rgb(style.color), 0.6 * base + 0.4, atol=1 / 255)

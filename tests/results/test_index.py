@@ -39,7 +39,7 @@ def missing_of(folder, key, **policies):
     return set(index_of(folder).missing(RunRequest(POINT, CacheKey(key, policies))))
 
 
-def test_a_policy_is_missing_unless_it_is_stored_with_its_key_and_its_points(tmp_path):
+def test_policies_are_missing_unless_stored_with_key_and_point(tmp_path):
     store_part(tmp_path, "a", "1", acqb="k1", random="k2")
     assert missing_of(tmp_path, "c", acqb="k1", random="k2") == set()
     assert missing_of(tmp_path, "c", acqb="k3", random="k2") == {"acqb"}
@@ -52,20 +52,20 @@ def test_a_policy_is_missing_unless_it_is_stored_with_its_key_and_its_points(tmp
 
 
 @pytest.mark.parametrize("newer", cases(["a", "z"], ["a"]))
-def test_of_two_results_of_one_key_the_newer_is_read_whatever_their_names(tmp_path, newer):
+def test_newer_of_two_results_with_one_key_is_read(tmp_path, newer):
     store_part(tmp_path, "m", "1", regret=1.0, acqb="k1", random="k2")
     store_part(tmp_path, newer, "2", regret=2.0, acqb="k1")
     assert read(tmp_path, acqb="k1", random="k2") == {"acqb": 2.0, "random": 1.0}
 
 
-def test_each_policy_is_read_by_its_own_key(tmp_path):
+def test_policies_are_read_by_their_cache_key(tmp_path):
     store_part(tmp_path, "a", "1", regret=1.0, acqb="k1", random="k2")
     store_part(tmp_path, "b", "2", regret=2.0, acqb="k3", random="k2")
     assert read(tmp_path, acqb="k1", random="k2") == {"acqb": 1.0, "random": 2.0}
     assert read(tmp_path, acqb="k3") == {"acqb": 2.0}
 
 
-def test_what_is_asked_for_again_is_the_newest_and_nothing_else_is_touched(tmp_path):
+def test_reading_by_key_does_not_modify_files(tmp_path):
     store_part(tmp_path, "a", "1", key="c", regret=1.0, acqb="k1")
     store_part(tmp_path, "b", "2", key="d", regret=2.0, acqb="k1")
     before = {name: (tmp_path / f"{name}.nc").read_bytes() for name in "ab"}
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_set_aside_and_its_points_are_missing(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {".a.nc.torn"}
 
 
-def test_rounds_are_those_that_are_asked_for(tmp_path):
+def test_requested_rounds_are_read(tmp_path):
     store_part(tmp_path, "a", "1", acqb="k1")
     asked = [RunRequest(POINT, CacheKey("c", {"acqb": "k1"}))]
     (point,) = index_of(tmp_path).read(asked, rounds=[4, 6])
@@ -121,7 +121,7 @@ def assert_identical_data(one, other):
 
 
 @pytest.mark.slow
-def test_seeds_and_rates_of_several_files_are_one_point_whatever_their_order(tmp_path):
+def test_seeds_and_rates_of_several_files_are_merged_in_any_order(tmp_path):
     keep_runs(tmp_path, "b", [0.5, 0.3], [3, 4])
     keep_runs(tmp_path, "a", [0.3, 0.5], [0, 1, 2])
     keep_runs(tmp_path, "c", [0.4], range(5))

@@ -36,7 +36,7 @@ def extract():
 
 
 @pytest.mark.parametrize("make", [tables.gap_table, tables.throughput_table])
-def test_it_is_in_every_table_with_its_interval(make):
+def test_user_defined_metrics_appear_in_every_table_with_an_interval(make):
     made = point()
     (row,) = make([made], rounds=[60]).filter(policy="random").to_dicts()
     at = made["answered"].sel(policy="random", round=60, arrival_rate=0.7)
@@ -45,7 +45,7 @@ def test_it_is_in_every_table_with_its_interval(make):
     assert "answered" in aggregate.aggregate_points([made], ["answered"])["metric"].to_list()
 
 
-def test_it_has_a_panel_of_its_own_in_the_figure():
+def test_user_defined_metrics_have_a_separate_panel():
     made = point()
     assert list_panels([made], {}) == ["gap", "regret", "answered"]
     drawn = curves.draw_curves([made], list_panels([made], {}))
@@ -57,7 +57,7 @@ def test_it_has_a_panel_of_its_own_in_the_figure():
 
 
 @pytest.mark.slow
-def test_it_is_on_the_page_under_its_own_name():
+def test_user_defined_metrics_appear_on_the_report_page():
     pytest.importorskip("bokeh")
     from reproduction.page import build, plots
 
@@ -67,13 +67,13 @@ def test_it_is_on_the_page_under_its_own_name():
     assert build.tabulate_numbers({"synthetic": made}).count("answered") >= 2
 
 
-def test_a_claim_knows_which_direction_is_better():
+def test_claims_use_the_direction_of_a_metric():
     asked = {"policy": "acqb", "others": ["random"], "metrics": ["answered"]}
     found = rules.compare_paired(extract(), asked)
     assert (found.yes, found.against, found.all) == (1, 0, 1)
 
 
-def test_an_array_by_query_is_no_metric_and_one_by_run_is():
+def test_per_run_arrays_are_metrics_and_per_query_arrays_are_not():
     made = point()
     made["prompts"] = ("policy", "query"), np.zeros((3, 4))
     made["reached"] = made["answered"].isel(round=-1, drop=True)
@@ -85,7 +85,7 @@ def test_an_array_by_query_is_no_metric_and_one_by_run_is():
     assert early["reached"] is None and late["reached"] > 1
 
 
-def test_many_recorders_have_tables_of_their_own_that_a_page_is_wide_enough_for(tmp_path):
+def test_many_metrics_are_divided_into_tables_that_fit_a_page(tmp_path):
     made = point()
     for number in range(7):
         made[f"of_round_{number}"] = made["answered"] + number
@@ -115,7 +115,7 @@ def test_several_experiments_have_a_column_of_names():
     assert "experiment" not in tables.gap_table(both[:1], [60]).columns
 
 
-def test_tables_name_llms_with_any_letters_in_their_headers(tmp_path):
+def test_table_headers_keep_llm_names_verbatim(tmp_path):
     made, names = point(), ["a, b", "$x$ | [red]", "日本語"]
     made.attrs["servers"] = join_names(names)
     for number in range(3):

@@ -29,7 +29,7 @@ def hidden_files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+def test_saved_results_round_trip(tmp_path: Path) -> None:
     ds = fabricate(every=5, stand_in="", beta=0.5)
     file = store(tmp_path / "point", ds)
     for path in (tmp_path, file, str(file)):
@@ -54,7 +54,7 @@ def test_any_netcdf_reader_opens_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_manifest_may_be_long_and_in_any_letters(tmp_path: Path) -> None:
+def test_long_unicode_manifests_round_trip(tmp_path: Path) -> None:
     manifest = {"tuned": ["ü" * 50] * 20_000}
     save_point(fabricate(), manifest, "name: ε\n# λ\n", tmp_path / "point.nc")
     assert results.read_manifest(tmp_path / "point.nc")["tuned"] == manifest["tuned"]
@@ -62,7 +62,7 @@ def test_a_manifest_may_be_long_and_in_any_letters(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compression_pays(tmp_path: Path) -> None:
+def test_result_files_are_compressed(tmp_path: Path) -> None:
     ds = fabricate(num_seeds=40, horizon=400)
     assert store(tmp_path / "point", ds).stat().st_size < ds.nbytes / 2
 
@@ -162,7 +162,7 @@ def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_peoples_files_survive_a_new_result(tmp_path: Path) -> None:
+def test_saving_keeps_unrelated_files(tmp_path: Path) -> None:
     store(tmp_path / "study", fabricate(horizon=20))
     store(tmp_path / "study" / "nested", fabricate(K=2))
     (tmp_path / "study" / "notes.txt").write_text("mine")
@@ -195,7 +195,7 @@ def test_one_changed_byte_is_refused(tmp_path: Path, place: float) -> None:
 
 
 @pytest.mark.slow
-def test_another_programs_file_is_refused(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_rejected(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs.nc"
     fabricate().to_netcdf(theirs, engine="h5netcdf")
     with pytest.raises(results.ResultError, match="theirs.nc is damaged, or not a result of cqbj"):
@@ -209,7 +209,7 @@ def test_another_programs_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_for(
+def test_newest_result_of_a_point_is_loaded_unless_a_key_is_passed(
     tmp_path: Path,
 ) -> None:
     for day, content, horizon in (("2", "bx", 20), ("3", "ay", 30), ("1", "cx", 10)):
@@ -229,7 +229,7 @@ def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_f
 
 
 @pytest.mark.slow
-def test_some_rounds_are_each_the_last_recorded_one_that_is_not_later(tmp_path: Path) -> None:
+def test_requested_rounds_map_to_the_last_recorded_round(tmp_path: Path) -> None:
     ds = fabricate(every=5, horizon=40)
     store(tmp_path / "point", ds)
     for asked, got in (([20], [20]), ([24, 7], [5, 20]), ([1], [5]), ([40, 99], [40])):
@@ -238,7 +238,7 @@ def test_some_rounds_are_each_the_last_recorded_one_that_is_not_later(tmp_path: 
         xr.testing.assert_equal(results.load_points(tmp_path, asked)[0], ds.sel(round=got))
 
 
-def test_of_two_results_of_one_policy_the_newer_is_read(tmp_path: Path) -> None:
+def test_newer_result_of_a_policy_is_read(tmp_path: Path) -> None:
     """Two files of one key share a policy; what the newer one lacks is the older one's."""
     old, new = (fabricate(("acqb", "random", "zero"), num_seeds=2) for _ in range(2))
     new["regret"] = new["regret"] + 1
@@ -256,7 +256,7 @@ def test_of_two_results_of_one_policy_the_newer_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) -> None:
+def test_files_with_one_current_policy_are_not_outdated(tmp_path: Path) -> None:
     """Until a newer one of the same key has each of its policies too."""
 
     def save(stem: str, *manifests: dict[str, Any]) -> list[str]:
@@ -278,7 +278,7 @@ def test_a_file_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_later_result_is_newer_though_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_result_order_survives_a_clock_set_back(tmp_path: Path) -> None:
     """What an earlier version stored has no number, and is older than all that have one."""
     made = [("aa", "2099", {}), ("bb", "2098", {"order": 1}), ("cc", "2020", {"order": 2})]
     for content, finished, order in made:
@@ -292,7 +292,7 @@ def test_a_later_result_is_newer_though_the_clock_was_set_back(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_of_two_results_of_one_key_the_newer_alone_is_current(tmp_path: Path) -> None:
+def test_only_the_newer_result_of_a_key_is_current(tmp_path: Path) -> None:
     for name, policies, order in (("b", "xy", 1), ("c", "x", 3), ("d", "x", 2), ("a", "y", 3)):
         manifest = {"point": "K=1", "key": "aa", "order": order, "finished": "1"}
         manifest["policies"] = dict.fromkeys(policies, "1")
@@ -301,7 +301,7 @@ def test_of_two_results_of_one_key_the_newer_alone_is_current(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path) -> None:
+def test_points_are_sorted_naturally_by_name(tmp_path: Path) -> None:
     for i, scale in enumerate((10, 0.5, 2)):
         manifest = {"point": f"c1={scale}", "key": "a", "policies": {}, "finished": "1"}
         point = fabricate(("random",), num_seeds=1, horizon=2, c1=scale)
@@ -310,7 +310,7 @@ def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
+def test_listing_many_points_reads_only_descriptions(tmp_path: Path) -> None:
     """Their descriptions are read, not their arrays; a second look reads what is new."""
     file = store(tmp_path / "point", fabricate(["random"], num_seeds=1, horizon=2))
     for number in range(500):
@@ -330,7 +330,7 @@ def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_point_of_a_file_keeps_what_is_its_own(tmp_path: Path) -> None:
+def test_points_of_a_file_keep_their_arrays_and_metadata(tmp_path: Path) -> None:
     """Arrays, attributes, manifest and configuration, whichever points are read."""
     made = {k: fabricate(("random",), num_seeds=1, horizon=2, K=k) for k in (1, 2, 3)}
     points = [
@@ -347,7 +347,7 @@ def test_each_point_of_a_file_keeps_what_is_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: Path) -> None:
+def test_points_of_two_code_versions_do_not_combine(tmp_path: Path) -> None:
     for k, code in ((1, "x"), (2, "y")):
         point = fabricate(("random",), num_seeds=1, horizon=2, K=k)
         manifest_fields = {"code": code, "point": f"K={k}", "key": code, "policies": {}}
@@ -357,14 +357,14 @@ def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: 
     assert len(results.load_points(tmp_path)) == len(ResultIndex(tmp_path).newest()) == 2
 
 
-def test_a_points_own_values_precede_those_its_study_varied(tmp_path: Path) -> None:
+def test_attributes_of_a_point_precede_varied_values(tmp_path: Path) -> None:
     varied = {"varied": {"K": 9, "policy.alpha_scale": 0.3}}
     one = label_point(StoredPoint(fabricate(K=2), varied, ""), tmp_path / "p.nc").point.attrs
     raised = {"K": 2, "policy.alpha_scale": 0.3, "path": str(tmp_path / "p.nc")}
     assert {key: one[key] for key in raised} == raised
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_results_are_reported(tmp_path: Path) -> None:
     with pytest.raises(results.ResultError, match="there is no such file or folder"):
         results.load(tmp_path / "absent")
     with pytest.raises(results.ResultError, match="there is no such file"):
@@ -425,7 +425,7 @@ def test_other_varied_keys_become_dimensions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rates_and_keys_that_differ_in_the_last_digit_are_one(tmp_path: Path) -> None:
+def test_values_that_differ_by_rounding_are_merged(tmp_path: Path) -> None:
     for k, rate in ((1, 0.3), (2, 0.1 + 0.2)):
         store(tmp_path / str(k), fabricate(rates=(rate,), K=k, horizon=9), c1=rate)
     grid = results.load(tmp_path)
@@ -434,7 +434,7 @@ def test_rates_and_keys_that_differ_in_the_last_digit_are_one(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_by_itself_is_read_with_the_grid_of_its_name(tmp_path: Path) -> None:
+def test_single_runs_are_merged_into_the_grid_of_their_name(tmp_path: Path) -> None:
     """Its configuration says the keys of the grid; the same computation is there once."""
 
     def point(name: str, config: str, content: str, **varied: Any) -> None:
@@ -452,14 +452,14 @@ def test_a_run_by_itself_is_read_with_the_grid_of_its_name(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_stand_in_label_is_not_lost(tmp_path: Path) -> None:
+def test_proxy_label_survives_combining(tmp_path: Path) -> None:
     store(tmp_path / "a", fabricate(K=1))
     store(tmp_path / "b", fabricate(K=2, stand_in="a slice"))
     assert results.load(tmp_path).attrs["stand_in"] == "a slice"
 
 
 @pytest.mark.slow
-def test_two_points_for_one_combination_are_refused(tmp_path: Path) -> None:
+def test_duplicate_grid_points_are_rejected(tmp_path: Path) -> None:
     store(tmp_path / "a", fabricate(rates=(0.6, 0.7)))
     store(tmp_path / "b", fabricate(rates=(0.7,), horizon=20))
     with pytest.raises(ValueError, match=r"/a.nc and .*/b.nc both hold arrival_rate=0.7"):
@@ -468,7 +468,7 @@ def test_two_points_for_one_combination_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_experiments_are_named(tmp_path: Path) -> None:
+def test_loading_several_experiments_is_rejected_with_their_names(tmp_path: Path) -> None:
     store(tmp_path / "a", fabricate())
     store(tmp_path / "b", fabricate(experiment="routerbench"))
     with pytest.raises(results.ResultError, match=r"several experiments \(routerbench, synthetic"):
@@ -476,7 +476,7 @@ def test_several_experiments_are_named(tmp_path: Path) -> None:
     assert results.load(tmp_path / "b.nc").attrs["experiment"] == "routerbench"
 
 
-def test_what_cannot_be_stored_is_named_before_anything_is_written(tmp_path: Path) -> None:
+def test_invalid_results_are_rejected_before_writing(tmp_path: Path) -> None:
     faults: list[tuple[xr.Dataset, dict[str, Any], str]] = [
         (fabricate().drop_vars("seed"), {"kind": "Mine"}, "dimension seed has no coordinate"),
         (fabricate(slackness=None), {}, "attribute slackness is None"),

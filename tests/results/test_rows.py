@@ -10,7 +10,7 @@ from cqbjax.results import query_log
 NAN = np.nan
 
 
-def test_a_query_has_its_runs_seed_its_own_number_and_its_servers_name():
+def test_query_table_has_seed_number_and_server_name():
     nobody = [NAN] * len(FIELDS)
     stored = [
         [[1, 2, 5, SATISFIED, 3, 1, 0.5, 0.25, 11], nobody,

@@ -15,7 +15,7 @@ from cqbjax.results import frame, metrics, summaries
 DIMS = ("policy", "arrival_rate", "seed", "round")
 
 
-def test_mean_ci_is_scipys_t_interval() -> None:
+def test_mean_ci_matches_scipys_t_interval() -> None:
     values = np.random.default_rng(0).normal(3.0, 2.0, (4, 9))
     ours = summaries.mean_ci(xr.DataArray(values, dims=("policy", "seed")), level=0.9)
     for row in range(4):
@@ -25,7 +25,7 @@ def test_mean_ci_is_scipys_t_interval() -> None:
     np.testing.assert_allclose(ours["mean"], values.mean(1), rtol=1e-12)
 
 
-def test_shares_have_wilsons_interval() -> None:
+def test_shares_have_wilson_intervals() -> None:
     """Of seeds that are alike scipy's of n draws; of yes-or-no seeds that of n - 1, with t."""
     made = summaries.share_interval(30, np.array([0.0, 0.4, 1.0]), np.zeros(3))
     theirs = [scipy.stats.binomtest(k, 30).proportion_ci(method="wilson")[:] for k in (0, 12, 30)]
@@ -38,7 +38,7 @@ def test_shares_have_wilsons_interval() -> None:
 
 
 @pytest.mark.parametrize("n", cases([2, 3, 30], [3]))
-def test_the_interval_of_a_share_holds_its_mean_and_is_no_point(n: int) -> None:
+def test_share_interval_contains_the_mean_and_has_positive_width(n: int) -> None:
     for values in np.random.default_rng(n).beta(0.2, 0.4, size=(50, n)).round(1):
         own = summaries.mean_ci(xr.DataArray(values, dims="seed"), share=True)
         assert 0 <= own["low"] <= own["mean"] <= own["high"] <= 1 and own["low"] < own["high"]
@@ -49,7 +49,7 @@ def test_the_interval_of_a_share_holds_its_mean_and_is_no_point(n: int) -> None:
     assert summaries.mean_ci(close[:1], share=True)["low"].isnull()
 
 
-def test_mean_ci_counts_only_what_was_run() -> None:
+def test_mean_ci_ignores_missing_runs() -> None:
     values = np.array([[1.0, 2.0, 4.0, np.nan, np.nan], [np.nan] * 5])
     ours = summaries.mean_ci(xr.DataArray(values, dims=("policy", "seed")))
     low, high = scipy.stats.ttest_1samp([1.0, 2.0, 4.0], 0.0).confidence_interval(0.95)
@@ -99,7 +99,7 @@ def make_stranding(**attributes: Any) -> xr.Dataset:
     return xr.Dataset(arrays, coords, attributes)
 
 
-def test_a_policy_that_strands_queries_does_not_look_quick() -> None:
+def test_time_per_arrival_counts_queries_that_never_leave() -> None:
     """Eight queries stayed one round, the first nine, and the last none: 17 / 10."""
     made = make_stranding()
     (row,) = (
@@ -125,7 +125,7 @@ def test_a_policy_that_strands_queries_does_not_look_quick() -> None:
         ({"singletons": 0.4}, [], False),
     ],
 )
-def test_the_time_of_all_arrivals_needs_every_place_where_queries_can_be(
+def test_time_per_arrival_needs_counts_of_all_queries_in_the_system(
     attributes: dict[str, Any], recorded: list[str], known: bool
 ) -> None:
     made = make_stranding(**attributes)
@@ -171,7 +171,7 @@ def test_paired_difference_changes_sign_with_the_order() -> None:
         (("optimal_queue_length", "acqb", "random"), "variable is optimal_queue_length"),
     ],
 )
-def test_paired_difference_names_what_is_unknown(
+def test_paired_difference_rejects_unknown_names(
     arguments: tuple[str, str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

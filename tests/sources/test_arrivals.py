@@ -47,7 +47,7 @@ def instance(source, rate=0.6, horizon=50):
 
 
 @pytest.mark.slow
-def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
+def test_arrivals_are_bernoulli_by_default():
     rounds = jnp.arange(1, 51)
     expected = rng.round_uniforms(rng.run_key(3), rounds, rng.Stream.ARRIVAL) < 0.6
     np.testing.assert_array_equal(instance(SOURCE).arrivals, expected)
@@ -56,7 +56,7 @@ def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
 
 
 @pytest.mark.slow
-def test_without_bursts_the_arrivals_are_the_same_and_no_other_draw_changes():
+def test_zero_burst_equals_bernoulli_arrivals_and_bursts_change_only_arrivals():
     calm = ArrivalWrapper(source=SOURCE, process=BurstyArrivals(burst=0.0))
     jax.tree.map(np.testing.assert_array_equal, instance(SOURCE), instance(calm))
     wild = instance(ArrivalWrapper(source=SOURCE, process=BurstyArrivals(burst=0.5)))
@@ -73,12 +73,12 @@ def test_a_longer_horizon_begins_with_the_same_arrivals():
         np.testing.assert_array_equal(short, long[:300])
 
 
-def test_a_process_without_batches_leaves_the_shapes_of_its_source():
+def test_single_arrival_processes_keep_the_problem_shapes():
     wrapped = ArrivalWrapper(source=SOURCE, process=BurstyArrivals())
     assert wrapped.problem(1, 100) == SOURCE.problem(1, 100)
 
 
-def test_bursts_keep_the_rate_and_come_in_stretches():
+def test_bursty_arrivals_keep_the_rate_and_autocorrelation():
     process = BurstyArrivals(burst=0.6, burst_rounds=40)
     drawn = arrivals(process, 0.5, np.arange(40)).astype(float)
     means = drawn.mean(axis=1)
@@ -91,7 +91,7 @@ def test_bursts_keep_the_rate_and_come_in_stretches():
     assert expected > 10 * here.std(ddof=1) / np.sqrt(40), "no correlation would be seen"
 
 
-def test_busy_rounds_are_those_of_a_plain_loop():
+def test_bursty_arrivals_match_a_plain_loop():
     """The state changes after a round; the first one is busy as often as not."""
     process, rate, horizon = BurstyArrivals(burst=0.8, burst_rounds=3), 0.4, 60
     drawn = arrivals(process, rate, np.arange(16), horizon)
@@ -115,7 +115,7 @@ def test_busy_rounds_are_those_of_a_plain_loop():
     assert len(set(begun)) == 2
 
 
-def test_a_trace_is_placed_as_a_plain_loop_places_it():
+def test_trace_arrivals_match_a_plain_loop():
     times = np.cumsum(np.random.default_rng(1).exponential(size=70) ** 3)
     process, rate = convert_trace(times), 0.7
     unit = np.asarray(process.times, np.float64)
@@ -131,7 +131,7 @@ def test_a_trace_is_placed_as_a_plain_loop_places_it():
 
 
 @pytest.mark.parametrize("name", cases(TRACES, ["mooncake_conversation"]))
-def test_real_traces_arrive_at_the_rate_asked_for_and_in_bursts(shared_data, name):
+def test_real_traces_have_the_requested_rate_and_are_bursty(shared_data, name):
     times = read_times(shared_data / "traces" / f"{name}.parquet")
     assert len(times) == TRACES[name] and np.isfinite(times).all()
     process = convert_trace(times)
@@ -150,13 +150,13 @@ def test_real_traces_arrive_at_the_rate_asked_for_and_in_bursts(shared_data, nam
      (BurstyArrivals(burst_rounds=0.5), 0.6, "burst_rounds=0.5 must be at least 1"),
      (convert_trace(np.arange(5)), 0.0, r"arrival_rate=0 must lie in \(0, 1\]")],
 )  # fmt: skip
-def test_a_process_out_of_range_is_one_sentence(process, rate, words):
+def test_out_of_range_arrival_processes_are_rejected(process, rate, words):
     with pytest.raises(ValueError, match=words):
         ArrivalWrapper(source=SOURCE, process=process).check(np.arange(2), rate, 1)
 
 
 @pytest.mark.slow
-def test_arrivals_of_a_configuration(tmp_path):
+def test_configured_trace_arrivals_are_built(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("when,tokens\n0.5,3\n1.0,4\n4.0,5\n")
     words = ("arrivals=trace", f"trace={file}", "trace_column=when")
@@ -183,7 +183,7 @@ def table(path, **columns):
     return path
 
 
-def test_times_that_are_absent_or_out_of_order_are_one_sentence(tmp_path):
+def test_invalid_trace_times_are_rejected_in_one_sentence(tmp_path):
     file = tmp_path / "trace.parquet"
     cases = [
         ({"timestamp": [1.0, None, 2.0]}, "row 2 has no time in column 'timestamp'"),
@@ -206,7 +206,7 @@ def test_times_that_are_absent_or_out_of_order_are_one_sentence(tmp_path):
         read_times(tmp_path / "none.csv")
 
 
-def test_times_may_be_numbers_times_or_text(tmp_path):
+def test_trace_times_may_be_numbers_timestamps_or_text(tmp_path):
     text = ["2024-01-01T00:00:00Z", "2024-01-01T00:00:01.5Z", "2024-01-01T00:01:00Z"]
     plain = ["2024-01-01 00:00:00", "2024-01-01 00:00:01.5", "2024-01-01 00:01:00"]
     stamps = pl.Series(plain).str.to_datetime(time_unit="us")
@@ -216,7 +216,7 @@ def test_times_may_be_numbers_times_or_text(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_on_other_arrivals_and_counts_them():
+def test_sweeps_record_arrivals_of_other_processes():
     trace = convert_trace(np.cumsum(np.random.default_rng(0).exponential(size=300)))
     for process in (BurstyArrivals(), trace):
         # At one half every seed has contexts without slackness.
@@ -230,7 +230,7 @@ def test_a_sweep_runs_on_other_arrivals_and_counts_them():
             assert arrived - int(last.departures) == int(last.queue_length)
 
 
-def test_the_papers_numbers_stand_beside_bernoulli_arrivals_alone():
+def test_papers_numbers_are_shown_only_for_bernoulli_arrivals():
     row, datasets = {"source": "synthetic"}, {"synthetic": "Synthetic"}
     assert printed._match_row(row, datasets) == "Synthetic"
     assert printed._match_row({**row, "arrivals": "bursty (0.5, 50 rounds)"}, datasets) is None

@@ -87,7 +87,7 @@ def test_synthetic_queries_are_the_first_candidates_that_meet_the_slackness(
 
 
 @pytest.mark.slow
-def test_seeds_without_any_context_do_not_count_for_what_is_served():
+def test_uniform_service_ignores_seeds_without_contexts():
     source = Synthetic(num_servers=2, dim=2, slackness=0.0)
     alone = source.uniform_service(np.array([3]), 0.5, 1)
     never = source.uniform_service(np.array([3]), 0.999, 1)
@@ -97,7 +97,7 @@ def test_seeds_without_any_context_do_not_count_for_what_is_served():
 
 
 @pytest.mark.slow
-def test_a_share_of_contexts_too_small_to_wait_for_is_refused(monkeypatch):
+def test_low_acceptance_of_contexts_is_rejected(monkeypatch):
     source, seeds = Synthetic(num_servers=2, dim=2, slackness=0.0), np.arange(3)
     source.check(seeds, 0.5, 1)
     monkeypatch.setattr(synthetic, "LEAST_ACCEPTANCE", 0.99)
@@ -125,7 +125,7 @@ def test_log_odds_and_largest_scores_match_their_definitions():
     assert one == pytest.approx(2 + math.log(3))
 
 
-def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_their_shares():
+def test_coin_success_does_not_depend_on_the_server_and_classes_have_their_shares():
     coin = Coin(classes=[0.2, 0.6, 0.5], shares=[3, 1, 0], num_servers=4)
     assert coin.problem(2, 8) == Problem(4, 2, 3, 3, 8, "disjoint", True)
     assert Coin().problem(1, 8) == Problem(2, 1, 1, 1, 8, "disjoint", True)
@@ -159,12 +159,12 @@ def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_t
         (dict(num_servers=0), "num_servers=0 must be at least 1"),
     ],
 )
-def test_what_is_no_coin_is_refused(wrong, message):
+def test_invalid_coins_are_rejected(wrong, message):
     with pytest.raises(ValueError, match=message):
         Coin(**wrong).check(np.arange(2), 0.3, 1)
 
 
-def test_a_pool_is_drawn_by_the_seed_and_its_rows_go_together():
+def test_pool_tables_are_sampled_jointly_by_seed():
     draw = np.random.default_rng(1)
     tables = {name: draw.normal(size=(9, n)) for name, n in (("contexts", 2), ("utilities", 3))}
     tables |= {name: draw.uniform(size=(9, 3)) for name in ("dollars", "scores")}
@@ -225,7 +225,7 @@ def counts_of(process, rate, horizon):
     return process.draw_arrivals(rng.run_key(5), rate, horizon)
 
 
-def test_batches_have_their_sizes_and_poisson_its_counts():
+def test_batch_sizes_and_poisson_counts_have_their_distribution():
     horizon = 4000
     error = 5 * 0.5 / np.sqrt(horizon)
     sized = BatchArrivals(sizes=[2, 1, 1])
@@ -258,7 +258,7 @@ def test_batches_have_their_sizes_and_poisson_its_counts():
         (dict(sizes=[1, 1]), 1.6, "arrival_rate=1.6 must be at most 1.5, a batch"),
     ],
 )
-def test_what_are_no_batches_is_refused(wrong, rate, message):
+def test_invalid_batch_arrivals_are_rejected(wrong, rate, message):
     with pytest.raises(ValueError, match=message):
         BatchArrivals(**wrong).check(rate)
     BatchArrivals(most=12).check(0.5)
@@ -277,7 +277,7 @@ def test_a_trace_is_scaled_to_mean_intervals():
     assert jnp.sum(counts_of(trace, 1.0, 50)) == 50
 
 
-def test_a_prompt_that_may_not_come_again_comes_once():
+def test_prompts_without_repeats_arrive_once():
     table = {"contexts": np.zeros((30, 2)), "utilities": np.zeros((30, 3))}
     again = PromptPool(pool_size=25, **table)
     once = PromptPool(pool_size=25, repeats=False, **table)

@@ -18,7 +18,7 @@ def draw(source, K=1, rate=0.3, horizon=50, seed=0):
     return source.draw_workload(rng.run_key(seed), np.float32(rate), problem)
 
 
-def test_an_attempt_succeeds_with_the_probability_of_the_matrix():
+def test_attempts_succeed_with_the_probability_of_the_matrix():
     matrix = np.array([[0.9, 0.2, 0.0], [0.5, 0.6, 1.0]])
     drawn = draw(SuccessProbabilities(matrix=matrix.tolist()))
     single = np.asarray(mnl.departure_rate(drawn.utilities[..., None]))
@@ -59,7 +59,7 @@ def test_contexts_explain_their_share_of_the_utilities(share):
         ({"dim": 1}, "dim=1 must be a whole number, at least 2"),
     ],
 )
-def test_a_partly_linear_source_names_what_is_wrong(settings, message):
+def test_invalid_partly_linear_sources_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         source = PartlyLinear(**settings)
         source.problem(1, 10)
@@ -67,7 +67,7 @@ def test_a_partly_linear_source_names_what_is_wrong(settings, message):
 
 
 @pytest.mark.slow
-def test_kinds_arrive_by_their_weights_and_one_llm_is_a_coin():
+def test_query_types_arrive_by_weight_and_one_llm_equals_a_coin():
     source = SuccessProbabilities(matrix=[[0.4, 0.8]], weights=[3, 1])
     share = (draw(source, horizon=4000).arrival_rows == 0).mean()
     assert abs(share - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 4000)
@@ -77,7 +77,7 @@ def test_kinds_arrive_by_their_weights_and_one_llm_is_a_coin():
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_a_wrong_matrix_is_one_sentence():
+def test_invalid_matrices_are_rejected_in_one_sentence():
     for matrix, weights, error_text in (
         ([[0.9, 1.2]], None, r"matrix: LLM 0, kind 1 must be a probability in \[0, 1\], got 1.2"),
         ([[0.9, float("nan")]], None, "LLM 0, kind 1 must be a probability"),
@@ -100,7 +100,7 @@ def test_the_command_line_takes_a_matrix():
 
 
 @pytest.mark.slow
-def test_mean_queues_of_one_kind_are_known():
+def test_mean_queues_of_one_query_type_match_geo_geo_1():
     """RAND serves with the mean probability, and the oracle with the largest: two Geo/Geo/1."""
     source, rate = SuccessProbabilities(matrix=[[0.8], [0.4]]), 0.35
     chosen = {"random": policies.RandomRouting()}
@@ -111,7 +111,7 @@ def test_mean_queues_of_one_kind_are_known():
 
 
 @pytest.mark.slow
-def test_a_reference_rate_holds_llms_and_queries_at_every_load():
+def test_reference_rate_fixes_llms_and_queries_at_every_load():
     held, paper = Synthetic(reference_rate=0.6), Synthetic()
     low, high = (draw(held, rate=rate) for rate in (0.2, 0.6))
     for one, other in zip(jax.tree.leaves(low), jax.tree.leaves(high), strict=True):

@@ -137,7 +137,7 @@ def test_whole_runs_of_acqb_are_identical(name: str, x64: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
-def test_whole_runs_are_identical_whatever_is_fixed_or_remembered(name: str, x64: None) -> None:
+def test_whole_runs_with_retry_memory_are_identical(name: str, x64: None) -> None:
     case = MEMORY[name]
     workload, draws = recorded.record(case)
     if name == "query":
@@ -182,7 +182,7 @@ def long_cases() -> dict[str, Case]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_cases())
-def test_a_run_over_several_pages_decides_the_same_with_a_studys_steps(name, x64: None) -> None:
+def test_runs_over_several_pages_decide_identically_without_exact_steps(name, x64: None) -> None:
     case = long_cases()[name]
     [ours] = recorded.play([(case, "acqb")], among=["acqb"], estimator="running", exact_steps=0)
     workload, draws = recorded.record(case)
@@ -228,7 +228,7 @@ class Planted:
 
 
 @pytest.mark.slow
-def test_a_slightly_wrong_setting_is_noticed(x64: None) -> None:
+def test_slightly_wrong_settings_are_detected(x64: None) -> None:
     planted = Planted("routing-1", "acqb", range(40))
     case = planted.case
     assert not any(planted.find_differences(seed) for seed in range(4))
@@ -275,7 +275,7 @@ def with_entry(draws: reference.Draws, field: str, at: int, value: object) -> re
         (one_other_arrival, "queue_length"),
     ],
 )
-def test_one_wrong_draw_of_a_whole_run_is_noticed(spoil, field: str, x64: None) -> None:
+def test_single_wrong_draws_are_detected(spoil, field: str, x64: None) -> None:
     differing = Planted("routing-1", "acqb", range(9, 14)).notice(spoil)
     assert differing.get(field, 0) > HORIZON // 2, differing
 
@@ -314,7 +314,7 @@ FAULTS = {
 
 
 @pytest.mark.slow
-def test_each_fault_of_the_algorithm_is_noticed(x64: None, monkeypatch) -> None:
+def test_planted_algorithm_faults_are_detected(x64: None, monkeypatch) -> None:
     planted = Planted("disjoint-2", "acqb", range(2, 6))
     assert not planted.notice()
     for method, fault in FAULTS.items():

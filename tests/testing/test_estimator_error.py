@@ -15,7 +15,7 @@ SOURCE = sources.Synthetic(num_servers=3, dim=2)
 CASES = {"one": Case(SOURCE, 1, 0.5, 60, 2, every=5), "pair": Case(SOURCE, 2, 0.6, 60, every=5)}
 
 
-def test_the_table_has_the_worst_and_mean_distance_of_each_case(tmp_path, monkeypatch, capsys):
+def test_estimator_error_table_has_worst_and_mean_distances(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
     monkeypatch.setattr(estimator_error, "cases", lambda folder: CASES)
     estimator_error.write(estimator_error.ARGUMENTS.parse_args(["--results", str(tmp_path)]))

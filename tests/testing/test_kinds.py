@@ -37,7 +37,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_contract_of_the_kind(name):
+def test_user_and_service_models_keep_the_contract(name):
     kind = KINDS[name]
     check = check_users if isinstance(kind, UserModel) else check_service
     check(kind, BILLED)
@@ -164,7 +164,7 @@ def test_a_planted_fault_is_found(message):
 
 
 @pytest.mark.slow
-def test_without_a_fault_nothing_is_found():
+def test_fault_free_component_passes_the_contract():
     check_users(Own())
     check_service(Shop(many=3, late=2))
 
@@ -176,7 +176,7 @@ QUICK_SWEEP = [name for name in IN_A_SWEEP if "bool[3]" in name]
 
 
 @pytest.mark.parametrize("message", cases(IN_A_SWEEP, QUICK_SWEEP))
-def test_a_sweep_refuses_what_shapes_and_draws_show(message):
+def test_sweep_rejects_faulty_shapes_and_draws_of_models(message):
     kind, more = FAULTS[message], {"horizon": 48, "seeds": [4, 9], "K": 2}
     group = "users" if isinstance(kind, UserModel) else "service"
     messages = refusal(
@@ -189,7 +189,7 @@ def test_a_sweep_refuses_what_shapes_and_draws_show(message):
     assert messages.endswith("those of seed 4, arrival_rate 0.4 do not") == drawn
 
 
-def test_a_kind_that_is_none_is_refused():
+def test_objects_that_are_not_models_are_rejected():
     class Plain(UserModel):
         def react(self, drawn, attempts):
             return PAPER_REACTION

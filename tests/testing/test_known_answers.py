@@ -14,7 +14,7 @@ WIDEST = 2.6  # percent, of half an interval
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_table_and_a_figure(tmp_path, monkeypatch, capsys):
+def test_known_answers_command_writes_table_and_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
     monkeypatch.setattr(known_queues, "KNOWN", (known_queues.KNOWN[0], known_queues.KNOWN[8]))
     words = ["--loads", "0.6", "0.4", "--seeds", "12", "--relaxations", "20"]
@@ -34,7 +34,7 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_committed_table_has_these_scenarios_and_the_known_means():
+def test_committed_table_lists_all_scenarios_with_their_known_means():
     table = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
     known = {one.name: one for one in known_queues.KNOWN}
     assert sorted(zip(table["scenario"], table["load"], strict=True)) == sorted(
@@ -59,7 +59,7 @@ def test_the_committed_table_has_these_scenarios_and_the_known_means():
         (["--relaxations", "0"], "error: --relaxations 0 must be at least 1"),
     ],
 )
-def test_a_wrong_argument_is_one_sentence(words, message, monkeypatch, capsys):
+def test_invalid_known_answers_arguments_are_rejected(words, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["known_answers.py", *words])
     with pytest.raises(SystemExit) as stopped:
         known_answers.main()
@@ -68,7 +68,7 @@ def test_a_wrong_argument_is_one_sentence(words, message, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["known_answers", "estimator_error"])
-def test_the_tables_are_made_from_a_checkout(name):
+def test_table_modules_run_from_a_checkout(name):
     command = [sys.executable, "-m", f"tests.reference.{name}", "--help"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0 and "--results" in done.stdout, done.stderr

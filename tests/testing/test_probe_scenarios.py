@@ -64,7 +64,7 @@ def stationary_mean(arrival, service, states=400):
     return float(share @ np.arange(states))
 
 
-def test_the_balance_of_flows_agrees_with_the_closed_form():
+def test_stationary_mean_by_flow_balance_matches_the_closed_form():
     for arrival, service in ((0.4, 0.6), (0.1, 0.9), (0.5, 0.55)):
         closed = arrival * (1 - arrival) / (service - arrival)
         assert stationary_mean(arrival, service, 4000) == pytest.approx(closed, rel=1e-9)
@@ -84,7 +84,7 @@ def test_a_constant_service_probability_is_a_birth_death_chain(label):
     assert played.decision.regret.max() == 0.0
 
 
-def test_with_a_constant_service_probability_the_schedule_does_not_matter():
+def test_schedules_are_equal_at_constant_service_probability():
     """By shared arrivals and choice uniforms the queue is the same in every round."""
     lengths = [play(label, "mu = 0.6", 0.4).length for label in POLICIES]
     for other in lengths[1:]:
@@ -92,21 +92,21 @@ def test_with_a_constant_service_probability_the_schedule_does_not_matter():
 
 
 @pytest.mark.parametrize("label", POLICIES)
-def test_identical_servers_leave_nothing_to_regret(label):
+def test_identical_servers_have_zero_regret(label):
     played = play(label, "identical", 0.4)
     assert played.decision.regret.max() == 0.0
     assert played.decision.valid.any(axis=1).all()
 
 
 @pytest.mark.parametrize("label", POLICIES)
-def test_an_overloaded_queue_grows_by_what_is_not_served(label):
+def test_overloaded_queue_grows_at_the_excess_rate(label):
     lengths = play(label, "mu = 0.5", 0.75).length
     growth = (lengths[:, -1] - lengths[:, 99]) / (HORIZON - 100)
     assert abs(growth.mean() - 0.25) < 5 * sem(growth)
     assert sem(growth) < 0.006
 
 
-def test_acqb_finds_the_server_that_is_always_best():
+def test_acqb_learns_the_dominant_server():
     labels = ("acqb", "random", "optimal")
     played = {label: play(label, "one best", 0.4).decision for label in labels}
     half = HORIZON // 2
@@ -126,7 +126,7 @@ def test_acqb_finds_the_server_that_is_always_best():
     assert played["optimal"].regret.max() == 0.0
 
 
-def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
+def test_intercept_is_needed_for_a_server_best_on_opposite_contexts():
     """Contexts come in pairs: what favours a server on x, x'theta undoes on -x."""
     mu = np.full((8, 3), 0.35)
     mu[:, 1] = 0.9
@@ -150,7 +150,7 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
 
 
 @pytest.mark.parametrize("label", ["random", "acqb", "optimal"])
-def test_one_assortment_leaves_nothing_to_regret(label):
+def test_single_assortment_has_zero_regret(label):
     """With K = N there is a single assortment."""
     source = scenarios.routing(np.random.default_rng(1).normal(size=(8, 2)))
     problem = source.problem(2, 100)
@@ -160,7 +160,7 @@ def test_one_assortment_leaves_nothing_to_regret(label):
     assert played.decision.regret.max() == 0.0
 
 
-def test_a_better_schedule_shortens_the_queue_where_queries_differ():
+def test_joint_schedule_shortens_the_queue_of_heterogeneous_queries():
     """Serving the query most likely to leave beats the oldest one near the limit of stability."""
     lengths = {label: play(label, "mixed", 0.5).length for label in ("optimal", "rand_rout")}
     shorter = (lengths["rand_rout"] - lengths["optimal"]).mean(axis=1)

@@ -223,7 +223,7 @@ def play_case(case, policy):
 
 
 @pytest.mark.parametrize("run", cases(RUNS, QUICK), ids="-".join)
-def test_a_run_decides_as_the_reference_does(run, x64):
+def test_scenario_runs_decide_like_the_reference(run, x64):
     scenario, label = run
     case = case_of(scenario, label)
     plain_scenario, plain = recorded.record(case)

@@ -134,7 +134,7 @@ def test_carrot_is_knn_when_cost_depends_on_the_model_alone(grid: tuple[int, ...
     assert np.abs(knn - carrot).max() > 0.01
 
 
-def test_zero_is_the_best_fixed_model_of_the_split() -> None:
+def test_zero_router_is_the_best_fixed_llm_of_the_split() -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
         split = OfflineSplit(rng.normal(size=(30, 4)), rng.random((30, 7)), rng.random((30, 7)))
@@ -147,7 +147,7 @@ def test_zero_is_the_best_fixed_model_of_the_split() -> None:
             assert (scores.argmax(axis=1) == int(np.argmax(totals))).all()
 
 
-def test_knn_is_the_mean_over_the_nearest_by_cosine() -> None:
+def test_knn_averages_over_the_nearest_prompts_by_cosine() -> None:
     split, _ = planted(7, n=60)
     queries = planted(8, n=12)[0].embeddings * 3.0
     scores = KNN((9,)).fit(split, rho=RHO, seed=0).predict(queries)
@@ -158,7 +158,7 @@ def test_knn_is_the_mean_over_the_nearest_by_cosine() -> None:
         np.testing.assert_allclose(score, expected, atol=1e-12)
 
 
-def test_rows_as_far_as_the_kth_share_the_weight_that_nearer_ones_leave() -> None:
+def test_rows_tied_with_the_kth_neighbour_share_its_weight() -> None:
     # Cosines with the query are 1; .6 four times, twice by one vector and once by a longer one; -1.
     stored = np.array([[3, 4], [3, -4], [1, 0], [3, 4], [-1, 0], [6, 8]], np.float32)
     values = np.array([[0.0, 8], [4, 0], [7, 7], [4, 0], [100, 100], [0, 0]])
@@ -171,7 +171,7 @@ def test_rows_as_far_as_the_kth_share_the_weight_that_nearer_ones_leave() -> Non
         np.testing.assert_array_equal(means[..., 0], means[..., 1])
 
 
-def test_a_prompt_without_direction_is_as_near_to_all() -> None:
+def test_zero_embeddings_are_equally_near_to_all_prompts() -> None:
     stored, values = np.eye(4), np.arange(8.0).reshape(4, 2)
     means = mean_of_nearest(stored, values, np.zeros((1, 4)), (1, 3))
     np.testing.assert_allclose(means, np.broadcast_to(values.mean(axis=0), (2, 1, 2)))
@@ -202,7 +202,7 @@ TUNED: dict[str, Router] = {
 
 @pytest.mark.filterwarnings("ignore:UMR")
 @pytest.mark.parametrize("name", cases(TUNED, ["zero", "knn"]))
-def test_a_router_does_not_see_the_order_of_rows(name: str) -> None:
+def test_router_predictions_do_not_depend_on_the_order_of_rows(name: str) -> None:
     (split, queries), router = repeated(3), TUNED[name]
     for rho in (0.0, RHO):
         first = router.fit(split, rho=rho, seed=0).predict(queries)
@@ -218,7 +218,7 @@ def test_a_router_does_not_see_the_order_of_rows(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:UMR")
 @pytest.mark.parametrize("name", cases(["zero", "knn", "carrot", "umr"], ["knn"]))
-def test_a_router_does_not_see_the_order_of_llms(name: str) -> None:
+def test_router_predictions_do_not_depend_on_the_order_of_llms(name: str) -> None:
     (split, queries), router = repeated(3), TUNED[name]
     for rho in (0.0, RHO):
         first = router.fit(split, rho=rho, seed=0).predict(queries)
@@ -240,7 +240,7 @@ def test_log_odds_follow_the_order_of_rows_and_llms_by_the_solvers_tolerance_alo
     np.testing.assert_allclose(predicted, first[:, servers], atol=2e-3)
 
 
-def test_of_servers_that_tie_the_utility_is_averaged() -> None:
+def test_tied_servers_have_their_utility_averaged() -> None:
     utility, predicted = np.array([[0.2, 0.6, 1.0]]), np.array([[[0.5, 0.5, 0.0]]])
     assert lost_utility(utility, np.zeros(3))(predicted, np.array([0])) == pytest.approx(-0.4)
 
@@ -254,7 +254,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_jax_is_set_to_changes_no_fit(name: str) -> None:
+def test_jax_settings_do_not_change_a_fit(name: str) -> None:
     split, _ = planted(3, n=40)
     config = ContrastiveConfig(
         hidden=6, outputs=3, epochs=3, iota_pos=0.2, iota_neg=0.0, prompts_per_epoch=10
@@ -273,7 +273,7 @@ def test_what_jax_is_set_to_changes_no_fit(name: str) -> None:
             np.testing.assert_array_equal(mine, other)
 
 
-def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
+def test_chosen_k_minimises_the_cross_validated_error() -> None:
     from sklearn.model_selection import GridSearchCV, KFold
     from sklearn.neighbors import KNeighborsRegressor
 
@@ -294,7 +294,7 @@ def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
     np.testing.assert_allclose(means[1, 2], split.performance[nearest].mean(axis=0))
 
 
-def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:
+def test_utility_criterion_is_the_held_out_routing_utility() -> None:
     split, _ = planted(9, n=150)
     price = RHO * split.cost.mean(axis=0)
     loss = lost_utility(split.utility(RHO), price)
@@ -434,7 +434,7 @@ def test_a_tuned_knn_beats_the_best_fixed_model_on_the_real_slice(shared_data) -
     assert routed(scores, departure[pool]) > departure[pool].mean(axis=0).max() + 0.005
 
 
-def test_of_settings_that_tie_the_first_of_the_grid_is_taken():
+def test_tied_settings_resolve_to_the_first_of_the_grid():
     """For k, the smallest; each held-out row counts once."""
     draw = np.random.default_rng(0)
     x, values, rows = draw.normal(size=(40, 3)), draw.random((40, 2)), []
