@@ -198,8 +198,8 @@ class Observation(NamedTuple):
         utilities: [C, N] true utilities of each slot's query; None unless the policy needs
             `true_utilities`.
         available: [N] bool which servers answer this round; None: all of them, in every round.
-        run_length: T, the horizon of this run, and T^(-1/2), which CQB-eps needs to explore. None:
-            T is `problem.horizon`, as in programs that were not compiled for a longer horizon.
+        run_length: the pair of T, the horizon of this run, and T^(-1/2), if the program was
+            compiled for a longer horizon; None: T is `problem.horizon`.
     """
 
     problem: Problem
@@ -284,7 +284,7 @@ class Needs(NamedTuple):
         contexts: `Observation.features`. A policy without them is expected to need as many queue
             slots as uniform routing, and starts with that number.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
-        entry_rounds: `Queue.entry_rounds`, the round in which each query last joined the queue.
+        entry_rounds: `Queue.entry_rounds`, the round of each query's arrival or last attempt.
         smaller_assortments: the field `Action.offered`, because the policy may offer fewer than K
             servers.
         fusion_emitters: the fusion emitters of XLA. False for a policy that compiles faster without

@@ -80,7 +80,7 @@ def departure_probabilities(
     high: float = 0.99, cost_rule: str = DEFAULT_COST_RULE, equal_rows: float = 0.5,
     min_max: bool = True,
 ) -> np.ndarray:  # fmt: skip
-    """Return departure probabilities u_j(xi) = low + (high - low) * s_j.
+    """Return departure probabilities p_j(xi) = low + (high - low) * s_j.
 
     s_j is perf - rho * cost, scaled so that a prompt's worst server has 0 and its best server 1.
     The best server of every prompt thus satisfies with probability `high`, even if no answer is
@@ -125,7 +125,7 @@ def departure_probabilities(
 
 
 def mnl_utilities(probabilities: np.ndarray) -> np.ndarray:
-    """Return log(u / (1 - u)), the latent reward x'theta_j whose logistic is u (appendix).
+    """Return log(p / (1 - p)), the utility x'theta_j whose logistic is p (appendix).
 
     Args:
         probabilities: [P, N] in (0, 1).

@@ -14,7 +14,7 @@ Each module imports only those before it::
 
     contrastive                 the head of Algorithm 3: settings, sample, pairs and loss
     routers/                    the routers
-    fits                        fits of each seed, cached; those of routers
+    fits                        cached fits of each seed; trains the routers
     projection                  the head: network, training, file, and each seed's head
     priors                      ACQB's prior from logs
     policies                    the policies of a configuration, and their training

@@ -24,8 +24,8 @@ def tabulate_queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
         A column for each key in which points differ, and the columns
 
             - `arrival_rate`, `policy`, `seed`;
-            - `query`: number of the query, from 0, increasing in the order of arrival; numbers of
-              rounds without an arrival are not used;
+            - `query`: number of the query, from 0, increasing in the order of arrival; a round
+              without an arrival skips a number;
             - `arrival`, `first_service`, `departure`: rounds, null if it has not happened yet;
             - `outcome`: `there` (still in the system), `satisfied` or `gave up`;
             - `attempts`: number of attempts that ended;

@@ -29,7 +29,7 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
     """Read one result, or all the results under folders combined into one dataset.
 
     Points that differ only in arrival rate are joined along it. If points differ in K, num_servers,
-    slackness, parameters or a varied key, it becomes a dimension. The value of a key
+    slackness, parameters or a varied key, each of these becomes a dimension. The value of a key
     that a study did not vary is read from its configuration. A combination that was not run is NaN
     (integers are then float64); `load_points` needs less memory if most combinations are missing.
     Variables with one value per policy, such as seconds_per_round, gain the dimension arrival_rate

@@ -190,7 +190,7 @@ class ArrivalWrapper(SourceWrapper):
         return problem if most == 1 else problem._replace(horizon=horizon, max_arrivals=most)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int, channels: int = 1) -> None:
-        """Validate the process, and the source within at its rate of one channel.
+        """Validate the process, and the inner source at the arrival rate per channel.
 
         Raises:
             ValueError: in one sentence, naming the key.

@@ -53,7 +53,7 @@ class Sleepers(UserModel):
     day: int = static(default=100)
 
     def draw(self, key, problem):
-        """Return the rounds until a query that fails in each round returns: [T, c]."""
+        """Return, for each round, after how many rounds a query that fails then returns: [T, c]."""
         hour = jnp.arange(problem.horizon) % self.day
         delay = jnp.where(hour < self.day // 2, 1, self.day - hour)
         return jnp.broadcast_to(delay[:, None], (problem.horizon, problem.channels))

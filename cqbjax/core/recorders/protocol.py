@@ -98,8 +98,8 @@ class Recorder(abc.ABC):
         unit: of the stored numbers.
         better: `less` or `more`; "" if neither is better.
         per: `round`: read at every recorded round; `run`: read at the end of the run.
-        dims: names of the dimensions of the array that `read` returns, such as ("query",); `llm`
-            has the names of the LLMs as its coordinate.
+        dims: names of the dimensions of the array that `read` returns, such as ("query",). A
+            dimension named `llm` gets the names of the LLMs as its coordinate.
         numbered: whether it needs the numbers of the queries, `Queue.number`.
     """
 

@@ -118,7 +118,7 @@ class Router(Protocol):
             seed: Seed of the folds and of the training on them.
 
         Returns:
-            The same router with fixed hyper-parameters: its `fit` validates nothing more. A
+            The same router with fixed hyper-parameters: its `fit` cross-validates nothing. A
             subclass without hyper-parameters returns itself.
         """
         return self

@@ -158,7 +158,7 @@ class KNN(PerformanceRouter):
         return dataclasses.replace(self, grid=(k,))
 
     def train(self, x: Floats, y: Floats, value: int, seed: int) -> Callable[[Floats], Floats]:
-        """Store the split; the value is k."""
+        """Store the split; `value` is k."""
         return lambda queries: mean_of_nearest(x, y, queries, (value,))[0]
 
 

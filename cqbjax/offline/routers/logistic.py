@@ -55,7 +55,8 @@ class Logistic:
     performance and cost. Its predictions are log-odds, which `retry=posterior` needs.
 
     Attributes:
-        ridges: weights of |theta_j|^2 / 2 to cross-validate by the cross-entropy; one fixes it.
+        ridges: weights of |theta_j|^2 / 2, cross-validated by cross-entropy; a single weight is
+            used as it is.
         fold_count: folds of the cross-validation.
     """
 
