@@ -193,10 +193,10 @@ def folder(tmp_path, monkeypatch):
 
 def test_arena_tasks_are_listed_with_descriptions():
     assert 12 <= len(TASKS) <= 16
-    message = run_command("arena", "tasks").stdout
+    output = run_command("arena", "tasks").stdout
     for task in list_tasks():
         assert (
-            f"{task.name} (version {task.version}): {task.title}\n    {task.description}" in message
+            f"{task.name} (version {task.version}): {task.title}\n    {task.description}" in output
         )
         assert len(task.description.split()) > 15 and task.version >= 1
 

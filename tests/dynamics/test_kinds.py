@@ -66,8 +66,12 @@ def test_orbit_times_are_geometric_or_from_a_table():
         is_near((table == one).mean(), share) for one, share in ((1, 0.25), (4, 0.5), (9, 0.25))
     ]
     assert set(np.unique(table)) == {1, 4, 9}
-    message = Orbit().react(jnp.int32(5), jnp.int32(2))
-    assert (bool(message.abandons), bool(message.looks_satisfied), int(message.return_delay)) == (
+    reaction = Orbit().react(jnp.int32(5), jnp.int32(2))
+    assert (
+        bool(reaction.abandons),
+        bool(reaction.looks_satisfied),
+        int(reaction.return_delay),
+    ) == (
         False,
         False,
         5,
@@ -98,9 +102,9 @@ def test_impatient_users_abandon_after_the_last_attempt_or_at_random():
     uniforms = draw_kind(kind)
     assert uniforms.shape == (HORIZON, 2, 2)
     for attempts, (own, pretending) in ((2, (0.1, 0.5)), (2, (0.3, 0.5)), (3, (0.3, 0.7))):
-        message = kind.react(jnp.asarray([own, pretending]), jnp.int32(attempts))
-        assert bool(message.abandons) == (attempts >= 3 or own < 0.2)
-        assert bool(message.looks_satisfied) == (pretending < 0.6) and message.return_delay == 1
+        reaction = kind.react(jnp.asarray([own, pretending]), jnp.int32(attempts))
+        assert bool(reaction.abandons) == (attempts >= 3 or own < 0.2)
+        assert bool(reaction.looks_satisfied) == (pretending < 0.6) and reaction.return_delay == 1
     assert (
         draw_kind(PersistentUsers()) == ()
         and not PersistentUsers().react((), jnp.int32(9)).abandons
@@ -177,8 +181,8 @@ def test_feedback_is_lost_with_its_probability():
 
 def test_template_user_model_backs_off_exponentially():
     assert draw_kind(BacksOff()).shape == (HORIZON, 2)
-    message = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
-    assert int(message.return_delay) == 9 and not message.abandons
+    reaction = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
+    assert int(reaction.return_delay) == 9 and not reaction.abandons
 
 
 @pytest.mark.parametrize(
@@ -256,26 +260,26 @@ class FixedService(ServiceModel):
     """Service with fixed values."""
 
     def __init__(self, there, takes, has_feedback):
-        self.message = there, takes, has_feedback
+        self.values = there, takes, has_feedback
 
     def available(self, drawn):
-        return None if self.message[0] is None else jnp.asarray(self.message[0])
+        return None if self.values[0] is None else jnp.asarray(self.values[0])
 
     def service_time(self, drawn, place, prompt, servers):
-        return self.message[1]
+        return self.values[1]
 
     def feedback_arrives(self, drawn, place):
-        return self.message[2]
+        return self.values[2]
 
 
 class Reacts(UserModel):
     """Users with one fixed reaction."""
 
-    def __init__(self, *message):
-        self.message = Reaction(*message)
+    def __init__(self, *reaction):
+        self.reaction = Reaction(*reaction)
 
     def react(self, drawn, attempts):
-        return self.message
+        return self.reaction
 
 
 def rules_of(users=(), service=()):
@@ -303,10 +307,10 @@ class Priced(ServiceModel):
     """Service with fixed prices and a fixed delay."""
 
     def __init__(self, prices, delay):
-        self.message, self.delay = prices, delay
+        self.factors, self.delay = prices, delay
 
     def prices(self, drawn):
-        return None if self.message is None else jnp.asarray(self.message)
+        return None if self.factors is None else jnp.asarray(self.factors)
 
 
 def test_combined_service_models_multiply_prices_and_take_the_longest_delay():
@@ -330,17 +334,17 @@ def test_oracle_is_heuristic_unless_all_models_are_neutral():
 def test_combined_user_models_abandon_if_any_does_and_take_the_longest_return_delay():
     t, place, attempts = jnp.int32(1), jnp.int32(0), jnp.int32(1)
 
-    def message(*kinds):
+    def combine_reactions(*kinds):
         leaves, pretends, orbit_delays = rules_of(users=[Reacts(*one) for one in kinds]).react(
             t, place, attempts
         )
         return bool(leaves), bool(pretends), int(orbit_delays)
 
-    assert message() == (False, False, 1)
-    assert message((False, True, 4), (True, False, 2)) == (True, False, 4), (
+    assert combine_reactions() == (False, False, 1)
+    assert combine_reactions((False, True, 4), (True, False, 2)) == (True, False, 4), (
         "who stays pretends nothing"
     )
-    assert message((True, True, 1), (False, False, 9)) == (True, True, 9)
+    assert combine_reactions((True, True, 1), (False, False, 9)) == (True, True, 9)
 
 
 @pytest.mark.slow

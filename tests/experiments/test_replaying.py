@@ -333,6 +333,6 @@ def test_share_of_single_conversation_chains_is_reported():
         first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])
         chains = Chains(np.arange(first[-1]), first, 4, 5, 6)
         log = SimpleNamespace(name="n", proxy_note="s", provenance="p", encoder="e")
-        message = log_replay._describe_log(log, chains, SimpleNamespace(load=1.2345), 0.5)
-        printed_values = [message[key] for key in log_replay.CHAIN_ATTRIBUTES]
+        attributes = log_replay._describe_log(log, chains, SimpleNamespace(load=1.2345), 0.5)
+        printed_values = [attributes[key] for key in log_replay.CHAIN_ATTRIBUTES]
         assert printed_values == [2, 5, share, 1.234]

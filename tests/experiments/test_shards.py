@@ -193,8 +193,8 @@ def test_stored_command_lists_and_drops_outdated_results(tmp_path, fabricating):
     assert old.exists() and "3 points in 1 files; newer runs have replaced all of 0" in done.stdout
     assert "newest    K=1: random; rate 0.4; seeds 0 to 1" in done.stdout
     run(ready_of("record_every=2"), folder)
-    message = run_command("stored", folder).stdout
-    assert message.count("outdated  K=1: random; rate 0.3") == 1 and old.exists()
+    output = run_command("stored", folder).stdout
+    assert output.count("outdated  K=1: random; rate 0.3") == 1 and old.exists()
     assert f"dropped {old}" in run_command("stored", folder, "--drop", "outdated").stdout
     assert not old.exists() and len(results.load_points(folder)) == 1
     assert "nothing is stored in" in run_command("stored", tmp_path / "none").stderr

@@ -158,11 +158,11 @@ def test_a_clock_that_jumps_is_reported_with_the_first_row(late, tmp_path):
         )
         prepare.prepare(folder / "data", folder, encoder="none", progress=False)
         log, rule = prepare.load_log(folder / "data"), linking.LinkingRule(1.0)
-        message = [line for line in prepare.describe(log, prepare.link(log, rule), rule)
+        warnings = [line for line in prepare.describe(log, prepare.link(log, rule), rule)
                 if "clock" in line]  # fmt: skip
-        assert len(message) == jumps == log.counts.jumps
+        assert len(warnings) == jumps == log.counts.jumps
     after = 16 if late > 0 else 1
-    assert f"before row {after} of train-0.parquet" in message[0]
+    assert f"before row {after} of train-0.parquet" in warnings[0]
 
 
 def test_text_that_is_not_utf8_stays_distinct(tmp_path):

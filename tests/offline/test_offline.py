@@ -388,7 +388,7 @@ class Level:
 def test_user_defined_routers_are_refitted_after_edits_of_imports(dataset, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_router.py").write_text(OWN_ROUTER)
-    message = []
+    scores = []
     for level in (1.0, 1.0, 25.0):
         (tmp_path / "own_level.py").write_text(f"LEVEL = {level}\n")
         for name in ("own_router", "own_level"):
@@ -396,8 +396,8 @@ def test_user_defined_routers_are_refitted_after_edits_of_imports(dataset, tmp_p
         importlib.invalidate_caches()
         router = importlib.import_module("own_router").Level()
         made = train_policies({"own": TrainedRouter(router)}, dataset, [5], tmp_path / "fits", 5)
-        message.append(float(made["own"].policies[0].scores[0, 0]))
-    assert message == [1.0, 1.0, 25.0]
+        scores.append(float(made["own"].policies[0].scores[0, 0]))
+    assert scores == [1.0, 1.0, 25.0]
     assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
 
 
