@@ -33,7 +33,7 @@ PROGRAMS = 1 + 2 * 3
 
 @pytest.fixture
 def compilations(monkeypatch, fresh_programs):
-    """List the platforms of what is compiled; `compiling.fault` is called before each."""
+    """List the platforms of what is compiled; `compilations.fault` is called before each."""
     compile_lowered = backend.compile_lowered
 
     class Compiling(list):
@@ -154,12 +154,12 @@ def test_a_command_ends_soon_after_ctrl_c_while_it_compiles(tmp_path):
     )  # fmt: skip
     try:
         # Two threads may write their words before either ends its line.
-        assert command.stdout.readline().startswith("compilations")
+        assert command.stdout.readline().startswith("compiling")
         command.send_signal(signal.SIGINT)
         begun = time.monotonic()
         reported, errors = command.communicate(timeout=60)
     finally:
         command.kill()
     assert command.returncode == 130, errors
-    assert reported.count("compilations") <= (os.cpu_count() or 1), "what waits is left"
+    assert reported.count("compiling") <= (os.cpu_count() or 1), "what waits is left"
     assert time.monotonic() - begun < 30

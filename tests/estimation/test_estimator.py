@@ -21,7 +21,7 @@ LIMIT = 2.0
 
 def worst_error(source, size, rate, horizon, scale=0.2, seed=0):
     run = study.play(source, size, rate, horizon, seed, Acqb(alpha_scale=scale, c1=0.25))
-    distances = study.measure(run, study.sampled(horizon, 30, 12))
+    distances = study.measure(run, study.sample_rounds(horizon, 30, 12))
     assert len(distances) > 20
     return study.percent(distances, scale).max()
 
@@ -43,7 +43,7 @@ def test_one_sweep_keeps_the_estimate_within_two_percent_of_the_joint_minimiser(
     def largest_distance(sweeps):
         policy = Acqb(alpha_scale=0.2, c1=0.25, sweeps=sweeps)
         run = study.play(Synthetic(), size, 0.7, 200, 0, policy)
-        distances = study.measure(run, study.sampled(200, 20, 10))
+        distances = study.measure(run, study.sample_rounds(200, 20, 10))
         return max(100 * one.joint / (0.2 * one.radius) for one in distances)
 
     assert largest_distance(0) > 5 * LIMIT and largest_distance(1) < LIMIT

@@ -622,7 +622,7 @@ def test_an_experiment_on_generated_files_is_labelled_everywhere(tmp_path):
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
     remaining = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
-    assert len(written) == 4 and remaining.count(".npy") == 4 and remaining.count(".npz") == 2
+    assert len(written) == 3 and remaining.count(".npy") == 4 and remaining.count(".npz") == 2
     rates = choose_arrival_rates(
         source.dataset_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )

@@ -330,5 +330,5 @@ def test_head_trains_on_the_real_slice(shared_data) -> None:
     params, history = fit_heads(jax.random.split(jax.random.key(0), 2), x, u, offline, config)
     assert (np.asarray(history.loss[:, -1]) < np.asarray(history.loss[:, 0])).all()
     assert (np.asarray(history.used) > 40).all()
-    z = jax.vmap(project, (0, None, None))(params, x, config)
+    z = jax.vmap(project, (0, None))(params, x)
     np.testing.assert_allclose(np.linalg.norm(z, axis=2), 1.0, atol=1e-4)

@@ -62,7 +62,7 @@ def test_regret_bound_is_informative_from_its_first_round():
 
 @pytest.mark.slow
 def test_optimal_c1_minimises_the_first_round():
-    c1, t = theorem_bounds.earliest(SHARED)
+    c1, t = theorem_bounds.earliest_round(SHARED)
     others = [theorem_bounds.first_round(SHARED._replace(c1=c1 * by)) for by in (0.1, 0.9, 1.1, 10)]
     assert min(others) > t and max(others) > 1.5 * t
     assert t < 1e-12 * theorem_bounds.first_round(SHARED)
@@ -95,7 +95,7 @@ def test_theory_page_states_the_computed_numbers():
         assert theorem_bounds.first_round(one) == pytest.approx(float(begins), rel=0.03)
         assert theorem_bounds.first_below_rounds(one) == pytest.approx(float(below), rel=0.03)
         if one.c1 > 1:  # the best there is, to two digits
-            assert theorem_bounds.earliest(one)[0] == pytest.approx(one.c1, rel=0.03)
+            assert theorem_bounds.earliest_round(one)[0] == pytest.approx(one.c1, rel=0.03)
 
 
 def test_printed_eigenvalue_bound_is_too_small_for_proposition_14():

@@ -149,7 +149,7 @@ def test_whole_runs_with_retry_memory_are_identical(name: str, x64: None) -> Non
         assert not differing, f"{label}: field -> first round that differs: {differing}"
         assert (theirs.choice[theirs.query >= 0] < 0).any(), "no retrial"
         # Settings that are distinguished here must change a decision.
-        plain = dataclasses.replace(draws, stored=None)
+        plain = dataclasses.replace(draws, fixed_uniforms=None)
         other = dataclasses.replace(case, recall_by="row").settings()
         differs = differences(theirs, reference.simulate(label, workload, plain, other))
         assert differs or (name == "alike" and "recall" not in label and "cache" not in label)
