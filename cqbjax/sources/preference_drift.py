@@ -66,18 +66,18 @@ class DriftWrapper(SourceWrapper):
         if draws_arrivals(self.source):
             raise ValueError("drift goes inside: ArrivalWrapper(source=DriftWrapper(...), ...)")
         if getattr(self.source, "changes", False):
-            raise ValueError("drift is of a source whose tastes stay, and these change already")
+            raise ValueError("drift needs a source whose preferences are fixed, and these change")
         servers = self.source.problem(K, 1).num_servers
         if isinstance(self.source, Coin) or servers < 2:
             reason = "a coin has the same for all" if servers > 1 else f"num_servers={servers}"
-            raise ValueError(f"drift turns tastes from one LLM to the next, and {reason}")
+            raise ValueError(f"drift turns preferences from one LLM to the next, and {reason}")
         self.source.check(seeds, arrival_rate, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the workload of the source within, and rotate its preferences."""
         workload: Workload = self.source.draw_workload(key, arrival_rate, problem)
         if workload.drift is not None or workload.log is not None:
-            raise ValueError("drift is of a source whose users choose by tastes that stay")
+            raise ValueError("drift needs a source whose users choose by fixed preferences")
         t = jnp.arange(1, problem.horizon + 1)
         angle = jnp.pi / 2 * ((t >= self.jump_at) + (t - 1) / jnp.asarray(self.quarter, float))
         other = jnp.roll(workload.utilities, 1, axis=1)

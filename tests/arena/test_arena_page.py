@@ -52,7 +52,7 @@ def test_arena_page_ranks_the_policies(written):
     # Constant columns are named once, and empty ones left out.
     assert text.count("in all rows: Time in system 3.00, Attempts 1.50") == len(TASKS)
     assert text.count(">USD per query<") == 0 and text.count(">Gap, queries<") == len(TASKS)
-    assert "Mine in the arena" in text and "Tastes that jump" in text
+    assert "Mine in the arena" in text and "Preferences that jump" in text
     assert text.count('class="entrant"') == 2 + len(TASKS)
     table = pl.read_csv(written.parent / "table.csv").filter(task="paper").sort("gap")
     assert table["policy"].to_list() == ["optimal", "acqb", "linucb", "random", "Mine"]

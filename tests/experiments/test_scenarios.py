@@ -36,9 +36,9 @@ REFUSED = {
         (*LATENCIES, "service.rounds.rounds=3"),
     "round_seconds=3 is read with delays alone": ("users=[orbit]", "users.orbit.round_seconds=3"),
     "latencies needs round_seconds": LATENCIES,
-    "drift turns tastes from one LLM to the next, and a coin has the same for all":
+    "drift turns preferences from one LLM to the next, and a coin has the same for all":
         (COIN, "drift.jump_at=5"),
-    "drift turns tastes from one LLM to the next, and num_servers=1":
+    "drift turns preferences from one LLM to the next, and num_servers=1":
         ("num_servers=1", "drift.quarter=9"),
     "prices need a table with costs, and this source has none": ("service=[prices]",),
     "classes=[0.4, 1.8] must be a probability of each class":
