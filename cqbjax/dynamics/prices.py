@@ -17,9 +17,9 @@ class Prices(ServiceModel):
     """The price of an answer is multiplied by a factor for its server and round.
 
     In round t the price of server j is multiplied by exp(s B_jt - s^2 t / 2), and from round
-    `since` on also by its entry of `factors`. B_j is a random walk of standard
-    normal steps, so that the exponential is 1 on average. Users and policies do not see the
-    factors. The recorders `dollars` and `queries` apply the factors of the round of an answer.
+    `since` on also by its entry of `factors`. B_j is a random walk of standard normal steps, so
+    that the exponential is 1 on average. Users and policies do not see the factors. The recorders
+    `dollars` and `queries` apply the factors of the round of an answer.
 
     Attributes:
         factors: [N] price factor of each server from round `since` on; None or empty: 1.

@@ -24,9 +24,7 @@ from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CELLS, CacheKey
 from cqbjax.results.points import AXES, STUDY_TYPE
 
-PACKAGES = (
-    "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "optax", "scikit-learn",
-)  # fmt: skip
+PACKAGES = ("cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "optax", "scikit-learn")
 # Keys to which others refer (policies, source, rates), and which count there.
 INDIRECT_KEYS = (
     "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "sweeps", "precision", "recall_by",
@@ -122,7 +120,8 @@ def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> di
         "key": key.point,
         "policies": dict(key.policies),
         "code": checkpoints.hash_code(),
-        "versions": _list_versions(),
+        "versions": {name: _find_version(name) for name in PACKAGES}
+        | {"python": platform.python_version()},
         "revision": _find_revision(),
         "machine": backend.describe(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(),
@@ -136,10 +135,12 @@ def manifest_of(prepared: PreparedPoint, data: xr.Dataset, seconds: float) -> di
 
 
 @functools.cache
-def _list_versions() -> dict[str, str]:
-    """Return the versions of Python and of packages."""
-    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), **packages}
+def _find_version(package: str) -> str:
+    """Return the installed version of a package, or that it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @functools.cache

@@ -231,3 +231,8 @@ def test_policies_that_read_a_file_run_again_when_it_changes(tmp_path):
         traffic = results.load(tmp_path / "results" / "data" / name).traffic
         served = traffic.sel(policy="mine").isel(round=-1).mean(["seed", "arrival_rate"])
         assert int(served.argmax("llm")) == server, name
+
+
+def test_a_checkout_that_is_not_installed_has_no_version():
+    assert manifests._find_version("jax")[0].isdigit()
+    assert manifests._find_version("no-such-package") == "not installed"
