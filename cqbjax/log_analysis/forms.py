@@ -4,11 +4,12 @@ A flat row needs no more than the usual names (`forms.yaml`). Rows of conversati
 requests, and rows of contextual bandits (Vowpal Wabbit) hold the chosen action as an index.
 """
 
+import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -21,24 +22,6 @@ NAMES: dict[str, list[str]] = USUAL["names"]
 Fields = dict[str, Any]
 
 
-class Form(NamedTuple):
-    """A form of logs.
-
-    Attributes:
-        name: what it is called.
-        unpack: a row -> the flat rows of its requests.
-    """
-
-    name: str
-    unpack: Callable[[Fields], Iterator[Fields]]
-
-
-def find_form(row: Mapping[str, Any]) -> Form:
-    """Return the form of a log by the names of a row's fields."""
-    name, _, unpacking = next(form for form in USUAL["forms"] if row.keys() >= set(form[1]))
-    return Form(name, UNPACKING[unpacking])
-
-
 class FieldFinder:
     """Finds what a request has among the fields of a flat row.
 
@@ -48,46 +31,35 @@ class FieldFinder:
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._columns = {what: str(name) for what, name in columns.items()}
-        self._known: dict[tuple[str, ...], dict[str, list[str]]] = {}
+        # Most rows have the same fields.
+        self._choose = functools.cache(self._choose_names)
         self.used: dict[str, dict[str, None]] = {}
 
     def find(self, row: Fields) -> Fields:
         """Return what -> value; an empty text is missing, unless it is the answer."""
-        flat = {
-            f"{key}.{inner}" if nested else key: field
-            for key, value in row.items()
-            for nested in [isinstance(value, dict)]
-            for inner, field in (value.items() if nested else [("", value)])
-        }
-        names = self._known.setdefault(tuple(flat), {})
-        if not names:
-            names |= self._choose_names(flat)
-        found = {}
+        inner = {key: value for key, value in row.items() if isinstance(value, dict)}
+        flat = {key: value for key, value in row.items() if key not in inner}
+        flat |= {f"{key}.{name}": inner[key][name] for key in inner for name in inner[key]}
+        names, found = self._choose(tuple(flat)), {}
         for what, some in names.items():
-            for name in some:
-                value = flat[name]
-                if value is not None and (value != "" or what == "answer"):
-                    found[what] = value
-                    self.used.setdefault(what, {})[name] = None
-                    break
-        if "prompt" not in found and (context := names.get("context")):
-            found["context"] = " ".join(f"{name}={flat[name]}" for name in context)
-        latency = names.get("latency", [""])[0].lower()
-        if "latency" in found and latency.endswith("_ms"):
+            empty = (None,) if what == "answer" else (None, "")
+            if name := next((name for name in some if flat[name] not in empty), None):
+                found[what] = flat[name]
+                self.used.setdefault(what, {})[name] = None
+        if "prompt" not in found and names["context"]:
+            found["context"] = " ".join(f"{name}={flat[name]}" for name in names["context"])
+        if "latency" in found and names["latency"][0].lower().endswith("_ms"):
             found["latency"] = to_number(found["latency"]) / 1000
         return found
 
-    def _choose_names(self, flat: Fields) -> dict[str, list[str]]:
-        lower = {name.lower(): name for name in flat}
-        chosen = {}
-        for what, names in NAMES.items():
-            own = self._columns.get(what)
-            some = [own] if own in flat else [] if own else [lower[n] for n in names if n in lower]
-            if some:
-                chosen[what] = some
-        describing = (*USUAL["context"], USUAL["context_prefix"])
-        context = [n for k, n in lower.items() if k in describing or k.startswith(describing[-1])]
-        return chosen | ({"context": context} if context else {})
+    def _choose_names(self, fields: tuple[str, ...]) -> dict[str, list[str]]:
+        """Return what -> the fields that may hold it; `context`: those that describe a request."""
+        lower = {name.lower(): name for name in fields}
+        chosen = {what: [lower[n] for n in some if n in lower] for what, some in NAMES.items()}
+        chosen |= {what: [name] * (name in fields) for what, name in self._columns.items()}
+        prefix = USUAL["context_prefix"]
+        context = [n for k, n in lower.items() if k in USUAL["context"] or k.startswith(prefix)]
+        return chosen | {"context": context}
 
     def check(self) -> None:
         """Raise a `LogError` if `columns` has an unknown key, or a name that no row has."""
@@ -106,50 +78,47 @@ def to_number(value: Any) -> float:
         return math.nan
 
 
-def _unpack_burst(row: Fields) -> Iterator[Fields]:
-    """Yield a row of BurstGPT, where an answer without tokens is a failed request."""
-    yield {**row, "success": to_number(row.get("Response tokens")) > 0}
-
-
-def _unpack_bandit(row: Fields) -> Iterator[Fields]:
-    """Yield the chosen action, its propensity and its reward, which is the negative cost."""
+def _unpack_bandit(row: Fields) -> list[Fields]:
+    """Return the chosen action, its propensity and its reward, which is the negative cost."""
     context = row.get("c") or {}
     actions = context.get("_multi") or []
     number = int(row["_label_Action"]) - 1 if "_label_Action" in row else int(row["_labelIndex"])
     action = actions[number] if 0 <= number < len(actions) else {}
     shared = {key: value for key, value in context.items() if not key.startswith("_")}
-    yield {
+    return [{
         "time": row.get("Timestamp"), "request": row.get("EventId"),
         "model": str(action.get("_tag", f"action {number + 1}")),
         "propensity": row.get("_label_probability"), "reward": -to_number(row.get("_label_cost")),
         "category": json.dumps(shared, sort_keys=True),
-    }  # fmt: skip
+    }]  # fmt: skip
 
 
-def _unpack_conversation(row: Fields) -> Iterator[Fields]:
-    """Yield the answered turns of a conversation, with the times of the answers if it has any."""
-    turns = [one for one in row.get("conversation") or row.get("conversations") or []
-             if isinstance(one, dict)]  # fmt: skip
-    asked, sides = None, [USUAL["sides"].get(one.get("role") or one.get("from")) for one in turns]
-    last = max((n for n, side in enumerate(sides) if side == "LLM"), default=-1)
-    for number, (turn, side) in enumerate(zip(turns, sides, strict=True)):
+def _unpack_conversation(row: Fields) -> list[Fields]:
+    """Return the answered turns of a conversation, with the times of the answers if it has any."""
+    requests: list[Fields] = []
+    asked = None
+    for turn in row.get("conversation") or row.get("conversations") or []:
+        side = USUAL["sides"].get(turn.get("role") or turn.get("from"))
         if side == "user":
             asked = turn
         elif side == "LLM" and asked is not None:
-            time = turn.get("timestamp") or (row.get("timestamp") if number == last else None)
             user = row.get("hashed_ip") or asked.get("hashed_ip")
             answer = turn.get("content") or turn.get("value") or ""
-            yield {
-                "time": time, "user": user or row.get("conversation_hash") or row.get("id"),
+            requests.append({
+                "time": turn.get("timestamp"),
+                "user": user or row.get("conversation_hash") or row.get("id"),
                 "model": row.get("model") or ("gpt" if "conversations" in row else None),
                 "prompt": asked.get("content") or asked.get("value"), "answer": answer,
                 "tokens": math.ceil(len(answer) / 4),
-            }  # fmt: skip
+            })  # fmt: skip
             asked = None
+    if requests and not requests[-1]["time"]:
+        requests[-1]["time"] = row.get("timestamp")
+    return requests
 
 
-def _unpack_messages(row: Fields) -> Iterator[Fields]:
-    """Yield a call: its prompt is the last message of the user."""
+def _unpack_messages(row: Fields) -> list[Fields]:
+    """Return a call: its prompt is the last message of the user."""
     messages = row.get("messages") or []
     if isinstance(messages, str):
         try:
@@ -160,11 +129,16 @@ def _unpack_messages(row: Fields) -> Iterator[Fields]:
     content = prompts[-1] if prompts else None
     if isinstance(content, list):  # parts of text and images
         content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    flat = {key: value for key, value in row.items() if key != "messages"}
-    yield flat | {"prompt": content}
+    return [row | {"messages": None, "prompt": content}]
 
 
-UNPACKING = {
-    "bandit": _unpack_bandit, "burst": _unpack_burst, "conversation": _unpack_conversation,
-    "flat": lambda row: iter([row]), "messages": _unpack_messages,
+_UNPACKING = {
+    "bandit": _unpack_bandit, "conversation": _unpack_conversation, "messages": _unpack_messages,
+    "flat": lambda row: [row],
+    # An answer without tokens is a failed request.
+    "burst": lambda row: [row | {"success": to_number(row.get("Response tokens")) > 0}],
 }  # fmt: skip
+# Name of a form -> how a row is unpacked into its flat requests.
+UNPACKING: dict[str, Callable[[Fields], list[Fields]]] = {
+    name: _UNPACKING[kind] for name, _, kind in USUAL["forms"]
+}

@@ -1,13 +1,12 @@
 """Requests of a log: numbered users, features of prompts, times in seconds, and what is wrong.
 
-Users and prompts are numbered in the order of appearance. They are recognised by a hash with a
-random salt that is never written, and prompts are turned into features while the log is read.
+Users and prompts are numbered in the order of appearance. They are recognised by Python's hash,
+which has a salt of the process and is never written, and prompts are turned into features while the
+log is read.
 """
 
 import dataclasses
-import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,8 @@ import pandas as pd
 import polars as pl
 import scipy.sparse
 
-from cqbjax.log_analysis.forms import USUAL, FieldFinder, Fields, Form, find_form, to_number
+from cqbjax.core.files import sha256
+from cqbjax.log_analysis.forms import UNPACKING, USUAL, FieldFinder, Fields
 from cqbjax.log_analysis.rows import read_rows
 from cqbjax.logs.shards import LogError
 
@@ -26,10 +26,20 @@ MAX_BAD = 0.05  # share of rows that may be unusable
 MOST_LETTERS = 4096  # of a prompt that are looked at
 WORD_FEATURES = 4096  # hashed words and pairs of words
 BATCH = 1024  # prompts that are in memory as text
-NUMBERS = ("propensity", "prompt_tokens", "tokens", "cost", "latency")
-TEXTS = ("time", "ended", "outcome", "model", "candidates")
-# Least and largest epoch seconds, and the factor of a unit; a smaller number counts from the start.
-UNITS = {"s": (1e8, 1.0), "ms": (1e11, 1e3), "us": (1e14, 1e6), "ns": (1e17, 1e9)}
+NUMBERS = ["propensity", "prompt_tokens", "tokens", "cost", "latency", "attempt", "status"]
+NOT_NEGATIVE = ("prompt_tokens", "tokens", "cost", "latency")
+IDS = ("request", "retry_of", "chain")
+# The columns of the frame before its texts are parsed.
+SCHEMA: dict[str, Any] = {
+    **dict.fromkeys(("line", "text", "user", "copy", *IDS), pl.Int64), "empty": pl.Boolean,
+    **dict.fromkeys((*NUMBERS, "time", "ended", "outcome", "model", "regenerated"),
+                    pl.String),
+}  # fmt: skip
+# What a number is as a time -> from which size on it is that, and how many of them are a second.
+UNITS = {
+    "seconds from the start of the log": (0.0, 1.0), "s since 1970": (1e8, 1.0),
+    "ms since 1970": (1e11, 1e3), "us since 1970": (1e14, 1e6), "ns since 1970": (1e17, 1e9),
+}  # fmt: skip
 VERSION = re.compile(r"([-@:](\d{4}-\d\d-\d\d|\d{4,8}|latest|v\d+))+$")
 
 
@@ -70,27 +80,16 @@ class RequestLog:
     digest: str
 
 
-# Reason -> number of unusable rows, and line of the first.
-BadRows = dict[str, tuple[int, int]]
-
-
-def add_bad(bad: BadRows, reason: str, line: int, count: int = 1) -> None:
-    """Count unusable rows, the first of which has this line."""
-    counted, first = bad.get(reason, (0, line))
-    bad[reason] = counted + count, min(line, first)
-
-
 class PromptReader:
     """Numbers distinct prompts, and computes their features in batches."""
 
-    def __init__(self, salt: bytes) -> None:
+    def __init__(self) -> None:
         from sklearn.feature_extraction.text import HashingVectorizer
 
-        self._salt, self._numbers = salt, dict[bytes, int]()
-        self._pending: list[str] = []
+        self._numbers, self._pending = dict[int, int](), list[str]()
         self._words: list[Any] = []
         self._statistics: list[np.ndarray] = []
-        self.embeddings: list[Sequence[float]] = []
+        self._embeddings: list[Sequence[float]] = []
         self._vectorizer = HashingVectorizer(
             n_features=WORD_FEATURES, ngram_range=(1, 2), token_pattern=r"[\w=]+", norm=None,
             alternate_sign=False, dtype=np.float32,
@@ -99,49 +98,42 @@ class PromptReader:
     def number(self, text: str, embedding: Any) -> int:
         """Return the number of a prompt; one that is only an embedding is recognised by it."""
         vector = json.loads(embedding) if isinstance(embedding, str) else embedding
-        key = hash_text(text or repr(vector), self._salt)
+        key = hash(text or repr(vector))
         if key not in self._numbers:
             self._numbers[key] = len(self._numbers)
             self._pending.append(text[:MOST_LETTERS])
             if vector is not None:
-                self.embeddings.append([float(value) for value in vector])
+                self._embeddings.append([float(value) for value in vector])
             if len(self._pending) >= BATCH:
-                self._flush()
+                self._compute_features()
         return self._numbers[key]
 
     def features(self) -> tuple[scipy.sparse.csr_matrix, np.ndarray, np.ndarray | None]:
-        """Return words, statistics and embeddings of all prompts."""
-        self._flush()
+        """Return words, statistics and embeddings of all prompts, at least of an empty one."""
+        if self._pending or not self._words:
+            self._compute_features()
+        sizes = [len(one) for one in self._embeddings]
+        whole = len(set(sizes)) == 1 and len(sizes) == len(self._numbers)
+        vectors = np.asarray(self._embeddings, np.float32) if whole else None
         words = scipy.sparse.vstack(self._words, format="csr")
-        one_size = len({len(one) for one in self.embeddings}) == 1
-        whole = one_size and len(self.embeddings) == len(self._numbers)
-        vectors = np.asarray(self.embeddings, np.float32) if whole else None
         return words, np.concatenate(self._statistics), vectors
 
-    def _flush(self) -> None:
-        texts = self._pending or ([""] if not self._words else [])
-        if texts:
-            self._words.append(self._vectorizer.transform(texts))
-            self._statistics.append(_compute_statistics(texts))
+    def _compute_features(self) -> None:
+        texts = pl.Series(self._pending or [""])
+        self._words.append(self._vectorizer.transform(texts))
+        self._statistics.append(_compute_statistics(texts))
         self._pending = []
 
 
-def _compute_statistics(texts: Sequence[str]) -> np.ndarray:
+def _compute_statistics(texts: pl.Series) -> np.ndarray:
     """Return the statistics of prompts: [texts, 9], those of `RequestLog`."""
-    text, size = pl.Series(texts).str, pl.Series(texts).str.len_chars().cast(pl.Float64)
-    shares = [
-        text.count_matches(kind) / size.clip(1)
-        for kind in (r"\d", r"\p{Lu}", r"[[:punct:]]", r"[^\x00-\x7F]")
-    ]
+    text, size = texts.str, texts.str.len_chars().cast(pl.Float64)
+    logs = [size, text.count_matches(r"\w+"), text.count_matches("\n")]
+    kinds = (r"\d", r"\p{Lu}", r"[[:punct:]]", r"[^\x00-\x7F]")
+    shares = [text.count_matches(kind) / size.clip(1) for kind in kinds]
     code = text.contains(r"```|[{};]\s*\n|\bdef |\bclass |</|#include|SELECT ").cast(pl.Float64)
-    logs = [np.log1p(one.to_numpy()) for one in (size, text.count_matches(r"\w+"),
-                                                 text.count_matches("\n"))]  # fmt: skip
-    return np.column_stack([*logs, *shares, code, text.contains(r"\?").cast(pl.Float64)])
-
-
-def hash_text(text: str, salt: bytes) -> bytes:
-    """Return a salted hash of a text."""
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16, key=salt).digest()
+    asks = text.contains(r"\?").cast(pl.Float64)
+    return np.column_stack([*(np.log1p(one.to_numpy()) for one in logs), *shares, code, asks])
 
 
 def read_log(
@@ -161,135 +153,133 @@ def read_log(
         LogError: the file cannot be read, has too many unusable rows, or `columns` names what no
             row has; one sentence.
     """
-    finder, salt = FieldFinder(columns or {}), os.urandom(16)
-    bad: BadRows = {}
-    prompts, users = PromptReader(salt), dict[bytes, int]()
-    lists: dict[str, list[Any]] = {name: [] for name in (
-        "line", "user", "text", "request", "retry_of", "chain", "attempt", "regenerated", "status",
-        "empty", "copy", *NUMBERS, *TEXTS,
-    )}  # fmt: skip
-    form: Form | None = None
-    rows, with_prompts, digest = 0, False, hashlib.blake2b(digest_size=16)
-    for line, row in read_rows(path):
-        rows += 1
+    finder, prompts, users = FieldFinder(columns or {}), PromptReader(), dict[int, int]()
+    requests, bad = list[Fields](), list[tuple[str, int]]()
+    form, rows, with_prompts = "", 0, False
+    for rows, (line, row) in enumerate(read_rows(path), 1):  # noqa: B007  the number of rows
         if isinstance(row, str):
-            add_bad(bad, row, line)
+            bad.append((row, line))
             continue
-        form = form or find_form(row)
-        digest.update(repr(row).encode("utf-8", "replace"))
+        form = form or next(name for name, some, _ in USUAL["forms"] if row.keys() >= set(some))
         try:
-            found = [finder.find(flat) for flat in form.unpack(row)]
-            if not found:
-                add_bad(bad, "no prompt with an answer", line)
-            for one in found:
-                _append(lists, line, one, prompts, users, salt)
-                with_prompts |= "prompt" in one or "embedding" in one
+            found = [finder.find(flat) for flat in UNPACKING[form](row)]
+            requests += [_hash_texts(line, one, prompts, users) for one in found]
+            with_prompts |= any("prompt" in one or "embedding" in one for one in found)
+            bad += [] if found else [("no prompt with an answer", line)]
         except (TypeError, AttributeError, KeyError, ValueError):
-            add_bad(bad, f"not of the form of the rows before, {form.name}", line)
+            bad.append((f"not of the form of the rows before, {form}", line))
     finder.check()
-    frame, notes, timed = _clean(lists, bad, models or {})
-    _check_bad(path, rows, bad, max_bad, frame)
-    if form is not None and (fields := [f"{k}={'/'.join(v)}" for k, v in finder.used.items()]):
-        notes.insert(0, f"Read as {form.name}: {', '.join(fields)}.")
-    counts = frame["model"].value_counts(sort=True)
-    names = tuple(counts["model"])
-    frame = frame.with_columns(
-        model=frame["model"].replace_strict(names, range(len(names)), return_dtype=pl.Int32)
-    )
-    words, statistics, embeddings = prompts.features()
+    fields = [f"{what}={'/'.join(names)}" for what, names in finder.used.items()]
+    notes = [f"Read as {form}: {', '.join(fields)}."] if fields else []
+    raw = pl.DataFrame(requests, SCHEMA)
+    timed = raw["time"].null_count() < raw.height
+    frame = _drop_bad(_parse(raw, models or {}, notes), timed, bad)
+    reasons = _count_bad(path, rows, bad, max_bad, frame)
+    frame = _sort(frame, timed, notes)
+    names = tuple(frame["model"].value_counts(sort=True)["model"])
+    index = pl.col("model").replace_strict(names, range(len(names)), return_dtype=pl.Int32)
     notes += _name_oddities(frame, names)
     return RequestLog(
-        frame, names, words, statistics, embeddings, timed, with_prompts,
-        form.name if form else "", rows, bad, notes, digest.hexdigest(),
+        frame.with_columns(index), names, *prompts.features(), timed, with_prompts, form, rows,
+        reasons, notes, sha256(path),
     )  # fmt: skip
 
 
-def _append(
-    lists: dict[str, list[Any]], line: int, found: Fields, prompts: PromptReader,
-    users: dict[bytes, int], salt: bytes,
-) -> None:  # fmt: skip
-    """Append a request, with hashes and features in place of its texts."""
-    text, vector = found.get("prompt", found.get("context", "")), found.get("embedding")
-    known = bool(str(text).strip()) or vector is not None
-    number = prompts.number(str(text).strip(), vector) if known else -1
-    user = found.get("user")
-    row: Fields = {"line": line, "text": number, "user": -1}
-    if user is not None:
-        row["user"] = users.setdefault(hash_text(str(user), salt), len(users))
-    for name in ("request", "retry_of", "chain"):
-        value = found.get(name)
-        hashed = b"" if value is None else hash_text(str(value), salt)
-        row[name] = int.from_bytes(hashed[:7], "big")
-    attempt, status = found.get("attempt"), found.get("status")
-    row["attempt"] = to_number({"true": 1, "false": 0}.get(str(attempt).lower(), attempt))
-    row["regenerated"] = str(found.get("regenerated", "")).lower() in (*USUAL["good"], "1", "1.0")
-    row["status"] = not (str(status).lower() in USUAL["failed"] or to_number(status) >= 400)
-    answer = found.get("answer")
-    row["empty"] = "answer" in found and not str(answer).strip()
-    row |= {name: to_number(found.get(name)) for name in NUMBERS}
-    row |= {name: None if (v := found.get(name)) is None else str(v) for name in TEXTS}
-    row["copy"] = hash(tuple(str(value) for value in found.values())) if "time" in found else 0
-    for name, values in lists.items():
-        values.append(row[name])
+def _hash_texts(line: int, found: Fields, prompts: PromptReader, users: dict[int, int]) -> Fields:
+    """Return a row of `SCHEMA`, which has hashes and numbers in place of prompts and users."""
+    prompt = str(found.get("prompt", found.get("context", ""))).strip()
+    vector, user = found.get("embedding"), str(found.get("user", ""))
+    texts = {name: str(value) for name, value in found.items() if SCHEMA.get(name) == pl.String}
+    hashes = {name: hash(str(found[name])) for name in IDS if name in found}
+    return texts | hashes | {
+        "line": line, "user": users.setdefault(hash(user), len(users)) if user else -1,
+        "text": prompts.number(prompt, vector) if prompt or vector is not None else -1,
+        "copy": hash(tuple(map(str, found.values()))) if "time" in found else None,
+        "empty": not str(found.get("answer", "none")).strip(),
+    }  # fmt: skip
 
 
-def _clean(
-    lists: dict[str, list[Any]], bad: BadRows, models: Mapping[str, str]
-) -> tuple[pl.DataFrame, list[str], bool]:
-    """Return the usable requests by time, what was understood, and whether there are times."""
-    numbers = dict.fromkeys((*NUMBERS, "attempt"), pl.Float64)
-    schema: dict[str, Any] = numbers | dict.fromkeys(TEXTS, pl.String)
-    frame = pl.DataFrame(lists, schema_overrides=schema)
-    frame = frame.with_columns(pl.col(numbers).fill_nan(None))
-    timed = frame["time"].null_count() < frame.height
-    seconds, notes = parse_times(frame["time"])
-    ended, _ = parse_times(frame["ended"])
-    outcome, understood = _parse_outcome(frame["outcome"])
-    notes += understood
-    frame = frame.with_columns(
-        pl.col("model").str.strip_chars().replace(dict(models)), time=seconds, ended=ended,
-        outcome=outcome,
+def _parse(raw: pl.DataFrame, models: Mapping[str, str], notes: list[str]) -> pl.DataFrame:
+    """Return requests with their texts parsed, and note what was understood."""
+    frame = raw.with_columns(
+        pl.col("model").str.strip_chars().replace(dict(models)),
+        pl.col("attempt", "status", "regenerated").str.to_lowercase(),
+        time=parse_times(raw["time"], notes), ended=parse_times(raw["ended"], []),
+        outcome=_parse_outcome(raw["outcome"], notes),
     )  # fmt: skip
+    number = pl.col(NUMBERS).replace({"true": "1", "false": "0"}).str.strip_chars()
+    return frame.with_columns(
+        number.cast(pl.Float64, strict=False).fill_nan(None),
+        pl.col(IDS).fill_null(0),
+        regenerated=pl.col("regenerated").is_in([*USUAL["good"], "1", "1.0"]).fill_null(False),
+        failed=pl.col("status").is_in(USUAL["failed"]).fill_null(False),
+    ).with_columns(failed=pl.col("failed") | (pl.col("status") >= 400).fill_null(False))
+
+
+def _drop_bad(frame: pl.DataFrame, timed: bool, bad: list[tuple[str, int]]) -> pl.DataFrame:
+    """Return the usable requests, and add the reasons and lines of the others to `bad`."""
     faults = {
         "no model": pl.col("model").is_null(),
         "no time that can be read": pl.lit(timed) & pl.col("time").is_null(),
         "a propensity outside (0, 1]": ~pl.col("propensity").is_between(0, 1, closed="right"),
-    } | {f"a negative {name}": pl.col(name) < 0 for name in NUMBERS[1:]}
+    } | {f"a negative {name}": pl.col(name) < 0 for name in NOT_NEGATIVE}
     for reason, fault in faults.items():
-        hit = frame.filter(fault.fill_null(False))
-        if hit.height:
-            add_bad(bad, reason, int(hit["line"].min() or 0), hit.height)  # type: ignore[arg-type]
-            frame = frame.filter(~fault.fill_null(False))
-    again = pl.any_horizontal(
-        (pl.col(name) != 0) & ~pl.col(name).is_first_distinct() for name in ("request", "copy")
+        bad += [(reason, line) for line in frame.filter(fault)["line"]]
+        frame = frame.filter(~fault.fill_null(False))
+    return frame
+
+
+def _count_bad(
+    path: Path, rows: int, bad: Iterable[tuple[str, int]], max_bad: float, frame: pl.DataFrame
+) -> dict[str, tuple[int, int]]:
+    """Return `RequestLog.bad`, and raise if too many rows are unusable, or none is left."""
+    counts: dict[str, tuple[int, int]] = {}
+    for reason, line in bad:
+        count, first = counts.get(reason, (0, line))
+        counts[reason] = count + 1, min(first, line)
+    reasons = ", ".join(
+        f"{reason} ({count:,}, first in line {line})" for reason, (count, line) in counts.items()
     )
-    copies = frame.filter(again)
+    total = sum(count for count, _ in counts.values())
+    if not frame.height:
+        raise LogError(f"{path}: has no usable request: {reasons or 'it is empty'}.")
+    if total > max_bad * max(rows, 1):
+        raise LogError(
+            f"{path}: {total:,} of {rows:,} rows cannot be used: {reasons}; max_bad={max_bad:g} "
+            "is the share that may, a larger one goes on without them."
+        )
+    return counts
+
+
+def _sort(frame: pl.DataFrame, timed: bool, notes: list[str]) -> pl.DataFrame:
+    """Return requests without duplicates, by time, with latency and end, and note the changes."""
+    again = (pl.col("request") != 0) & ~pl.col("request").is_first_distinct()
+    again |= pl.col("copy").is_not_null() & ~pl.col("copy").is_first_distinct()
+    copies, frame = frame.filter(again), frame.filter(~again)
     if copies.height:
         notes.append(
             f"{copies.height:,} duplicates are left out, the first in line {copies['line'][0]}."
         )
-    frame = frame.filter(~again)
     back = int((frame["time"].diff() < 0).sum())
     if timed and back:
         notes.append(f"{back:,} rows are earlier than the row before: they are sorted by time.")
-    order = pl.col("time") if timed else pl.int_range(pl.len()).cast(pl.Float64)
-    took = pl.coalesce(pl.col("ended") - pl.col("time"), pl.col("latency")).clip(0)
-    frame = frame.with_columns(time=order).with_columns(
-        latency=pl.coalesce("latency", pl.when(timed).then(took)),
-        ended=pl.col("time") + pl.when(timed).then(took).otherwise(None).fill_null(0),
-        failed=~pl.col("status"),
-    )  # fmt: skip
-    return frame.sort("time", "line").drop("status", "copy"), notes, timed
+    time = pl.col("time") if timed else pl.int_range(pl.len()).cast(pl.Float64)
+    took = pl.when(timed).then(pl.coalesce(pl.col("ended") - time, pl.col("latency")).clip(0))
+    frame = frame.with_columns(
+        time=time, latency=pl.coalesce("latency", took), ended=time + took.fill_null(0)
+    )
+    return frame.sort("time", "line").drop("copy", "status")
 
 
-def parse_times(column: pl.Series) -> tuple[pl.Series, list[str]]:
-    """Return times as seconds since 1970, and what was understood.
+def parse_times(column: pl.Series, notes: list[str]) -> pl.Series:
+    """Return times as seconds since 1970, and note what was understood.
 
     Text is an ISO time, in UTC without a zone. Numbers are seconds, ms, us or ns since 1970, by
     their size; small ones are seconds from the start of the log.
 
     Args:
         column: [n] text.
+        notes: sentences, which are added to.
     """
     text = column.str.strip_chars()
     zone = text.str.extract(r"^\d{4}-\d\d-\d\d.*\d(Z|[+-]\d\d:?\d\d| ?UTC)$").str.strip_chars()
@@ -298,31 +288,25 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, list[str]]:
         pd.to_datetime(pl.select(dates).to_series(), format="ISO8601", utc=True, errors="coerce")
     )
     number = text.cast(pl.Float64, strict=False).fill_nan(None)
-    seconds, notes = number, []
-    for unit, (least, factor) in UNITS.items():
-        inside = number.abs().is_between(least, 1000 * least, closed="left").fill_null(False)
-        if inside.any():
-            notes.append(f"Times: {int(inside.sum()):,} numbers, {unit} since 1970.")
-        seconds = seconds.zip_with(~inside, number / factor)
-    small = int((number.abs() < UNITS["s"][0]).sum())
-    if small:
-        notes.append(f"Times: {small:,} numbers, seconds from the start of the log.")
+    least, a_second = np.array([*UNITS.values()]).T
+    unit = np.searchsorted(least, number.abs().fill_null(0.0).to_numpy(), side="right") - 1
+    counts = np.bincount(unit[number.is_not_null().to_numpy()], minlength=len(UNITS))
+    notes += [f"Times: {n:,} numbers, {name}." for name, n in zip(UNITS, counts, strict=True) if n]
     if iso.null_count() < len(iso):
         zones = zone.fill_null("no zone, taken as UTC").filter(iso.is_not_null())
-        counts = zones.value_counts(sort=True)
-        names = [f"{name} ({count:,})" for name, count in counts.iter_rows()]
-        mixed = "; the zones are mixed" if len(names) > 1 else ""
-        notes.append(f"Times: ISO 8601, {', '.join(names)}{mixed}.")
-    return (iso.dt.epoch("us") / 1e6).fill_null(seconds), notes
+        by_zone = zones.value_counts(sort=True).iter_rows()
+        listed = ", ".join(f"{name} ({count:,})" for name, count in by_zone)
+        mixed = "; the zones are mixed" if zones.n_unique() > 1 else ""
+        notes.append(f"Times: ISO 8601, {listed}{mixed}.")
+    return (iso.dt.epoch("us") / 1e6).fill_null(number / a_second[unit])
 
 
-def _parse_outcome(column: pl.Series) -> tuple[pl.Series, list[str]]:
-    """Return outcomes in {0, 1}, null where there is none, and what was understood."""
+def _parse_outcome(column: pl.Series, notes: list[str]) -> pl.Series:
+    """Return outcomes in {0, 1}, null where there is none, and note what was understood."""
     text = column.str.strip_chars().str.to_lowercase()
     values = dict.fromkeys(USUAL["good"], 1.0) | dict.fromkeys(USUAL["bad"], 0.0)
     words = text.replace_strict(values, default=None, return_dtype=pl.Float64)
     number = text.cast(pl.Float64, strict=False).fill_nan(None)
-    notes = []
     if number.null_count() < len(number):
         low, high = float(number.min() or 0), float(number.max() or 0)  # type: ignore[arg-type]
         # Of a scale of ratings, 4 of 5 and 8 of 10.
@@ -330,22 +314,7 @@ def _parse_outcome(column: pl.Series) -> tuple[pl.Series, list[str]]:
         least, shown = (1e-9, "above 0") if low < 0 else (least, f"at least {least:g}")
         notes.append(f"Outcomes: numbers from {low:g} to {high:g}; {shown} counts as satisfied.")
         number = (number >= least).cast(pl.Float64)
-    return words.fill_null(number), notes
-
-
-def _check_bad(path: Path, rows: int, bad: BadRows, max_bad: float, frame: pl.DataFrame) -> None:
-    """Raise if too many rows are unusable, or none is left."""
-    reasons = ", ".join(
-        f"{reason} ({count:,}, first in line {line})" for reason, (count, line) in bad.items()
-    )
-    total = sum(count for count, _ in bad.values())
-    if not frame.height:
-        raise LogError(f"{path}: has no usable request: {reasons or 'it is empty'}.")
-    if total > max_bad * max(rows, 1):
-        raise LogError(
-            f"{path}: {total:,} of {rows:,} rows cannot be used: {reasons}; max_bad={max_bad:g} "
-            "is the share that may, a larger one goes on without them."
-        )
+    return words.fill_null(number)
 
 
 def _name_oddities(frame: pl.DataFrame, models: Iterable[str]) -> list[str]:

@@ -1,12 +1,14 @@
 """Rows of a log, in a stream: JSON lines, a JSON array, CSV or Parquet, gzipped or not."""
 
+import contextlib
 import csv
+import functools
 import gzip
 import io
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +22,7 @@ NOT_JSON, NOT_OBJECT, WRONG_CELLS = (
     "not JSON", "not an object of names and values", "another number of cells than the header",
 )  # fmt: skip
 
+TextFile = functools.partial(io.TextIOWrapper, encoding="utf-8-sig", errors="replace", newline="")
 # The number of a row, from 1, and its fields, or the reason why it cannot be read.
 Row = tuple[int, dict[str, Any] | str]
 
@@ -45,7 +48,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise LogError(f"{path}: {reason}.".replace("..", ".")) from error
 
 
-def _choose_reader(begin: bytes) -> Any:
+def _choose_reader(begin: bytes) -> Callable[[Any], Iterator[Row]]:
     if begin.startswith(PARQUET):
         return _read_parquet
     text = begin.decode("utf-8-sig", "replace").lstrip()
@@ -63,54 +66,43 @@ def _read_parquet(file: IO[bytes]) -> Iterator[Row]:
     yield from enumerate((row for rows in batches for row in rows.iter_rows(named=True)), 1)
 
 
-def _text(file: IO[bytes]) -> io.TextIOWrapper:
-    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-
-
 def _read_lines(file: IO[bytes]) -> Iterator[Row]:
-    for number, line in enumerate(_text(file), 1):
+    for number, line in enumerate(TextFile(file), 1):
         if line.strip():
             try:
                 row = json.loads(line)
+                yield number, row if isinstance(row, dict) else NOT_OBJECT
             except (ValueError, RecursionError):
-                row = NOT_JSON
-            yield number, row if isinstance(row, dict) or row is NOT_JSON else NOT_OBJECT
+                yield number, NOT_JSON
 
 
 def _read_array(file: IO[bytes]) -> Iterator[Row]:
     """Yield the elements of a JSON array; nothing after an element that is not JSON is found."""
-    text, decoder, number = _text(file), json.JSONDecoder(), 0
-    left, ended = text.read(CHUNK).lstrip()[1:].lstrip(), False
-    while not left.startswith("]"):
-        number += 1
-        while True:
-            try:
+    text, decoder, number = TextFile(file), json.JSONDecoder(), 0
+    left = text.read(CHUNK).lstrip()[1:]
+    while True:
+        more = text.read(max(CHUNK, len(left)))
+        left += more
+        with contextlib.suppress(ValueError):  # an element that is cut, or is not JSON
+            while True:
+                left = left.lstrip(", \r\n\t")
                 row, end = decoder.raw_decode(left)
-                if ended or end < len(left):
+                if more and end == len(left):  # a number may go on
                     break
-            except ValueError:
-                if ended:
-                    yield number, NOT_JSON
-                    return
-            more = text.read(max(CHUNK, len(left)))
-            left, ended = left + more, not more
-        yield number, row if isinstance(row, dict) else NOT_OBJECT
-        left = left[end:].lstrip()
-        if len(left) < CHUNK and not ended:
-            more = text.read(CHUNK)
-            left, ended = (left + more).lstrip(), not more
-        if left.startswith(","):
-            left = left[1:].lstrip()
-        elif not left.startswith("]"):
+                number += 1
+                yield number, row if isinstance(row, dict) else NOT_OBJECT
+                left = left[end:]
+        if left.startswith("]"):
+            return
+        if not more:
             yield number + 1, NOT_JSON
             return
 
 
 def _read_csv(file: IO[bytes]) -> Iterator[Row]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a prompt may be long
-    reader = csv.reader(_text(file))
+    reader = csv.reader(TextFile(file))
     names = next(reader)
-    for cells in reader:
-        if cells:
-            fits = len(cells) == len(names)
-            yield reader.line_num, dict(zip(names, cells, strict=True)) if fits else WRONG_CELLS
+    for cells in filter(None, reader):
+        fits = len(cells) == len(names)
+        yield reader.line_num, dict(zip(names, cells, strict=True)) if fits else WRONG_CELLS

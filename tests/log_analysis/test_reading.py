@@ -58,7 +58,7 @@ def test_all_file_formats_give_the_same_requests(tmp_path):
     ],
 )  # fmt: skip
 def test_timestamps_are_parsed(text, seconds):
-    assert requests.parse_times(pl.Series([text]))[0].to_list() == [seconds]
+    assert requests.parse_times(pl.Series([text]), []).to_list() == [seconds]
 
 
 CHAT = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}]
@@ -196,7 +196,7 @@ def test_a_retry_must_come_within_the_gap(tmp_path):
 def test_logs_store_no_prompts_or_user_names(tmp_path):
     log = requests.read_log(write(tmp_path, rows()))
     texts = [name for name, kind in log.frame.schema.items() if kind == pl.String]
-    assert texts == ["candidates"]
+    assert not texts
     assert "user 3" not in str(log) and "What is" not in str(log)
 
 
