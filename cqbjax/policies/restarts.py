@@ -112,15 +112,17 @@ class RestartingPolicy(Wrapper):
         )
         rising = jnp.where(excess > 0, state.rising + feedback.valid, 0)
 
-        def learn_again(n: Array, belief: Any) -> Any:
-            again = jax.tree.map(lambda every: every[n % MEMORY], recent)
-            again = again if new.offered is not None else again._replace(offered=None)
-            return self.policy.belief(problem).update(belief, again)
-
         def start_again(_: Array, old: RestartState) -> RestartState:
+            def learn_again(n: Array, belief: Any) -> Any:
+                again = jax.tree.map(lambda every: every[n % MEMORY], old.recent)
+                again = again if new.offered is not None else again._replace(offered=None)
+                return self.policy.belief(problem).update(belief, again)
+
+            # Everything is read from `old`. XLA would compute what does not depend on it before the
+            # outer loop, which means to learn again in every round.
             fresh = self.init(problem, old.contexts)._replace(began=observation.round)
-            first, last = jnp.maximum(state.rising + 1 - MEMORY, 0), state.rising + 1
-            belief = jax.lax.fori_loop(first, last, learn_again, fresh.within.belief)
+            first = jnp.maximum(old.rising - MEMORY, 0)
+            belief = jax.lax.fori_loop(first, old.rising, learn_again, fresh.within.belief)
             return fresh._replace(within=fresh.within._replace(belief=belief))
 
         # A loop of at most one turn, as in `WindowedBelief`.

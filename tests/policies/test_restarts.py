@@ -154,3 +154,6 @@ def test_restarting_policy_equals_acqb_without_alarms_and_adapts_with_them():
         assert_array_equal(data[name].sel(policy="acqb"), data[name].sel(policy="never"))
     last = data.queue_length.isel(round=-1).mean("seed").squeeze()
     assert last.sel(policy="restarted") < 0.5 * last.sel(policy="acqb")
+    # Learning again in each round, whether or not it restarts, takes a hundred times longer.
+    seconds = data.seconds_per_round
+    assert float(seconds.sel(policy="never")) < 15 * float(seconds.sel(policy="acqb"))
