@@ -57,7 +57,7 @@ def _make_policy(label: str, constants: Mapping[str, Any], study: Mapping[str, A
                 f"policy {label} is unknown{suggest_names(label, _compose.list_labels(), known)}"
             )
         (job,) = _compose.compose_jobs([[f"policy=[{label}]"]])
-    read = {*re.findall(r"\$\{(\w+)\}", str(job.config.template.load_plain()["policy"]))}
+    read = {*re.findall(r"\$\{(\w+)\}", str(job.config.unresolved["policy"]))}
     keys = {key: value for key, value in {**study, **constants}.items() if key in read}
     (made,) = map(_instantiate.make, job.config.with_values(keys)["policy"].values())
     attributes = {field.name for field in dataclasses.fields(made) if field.init}

@@ -104,7 +104,7 @@ def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) ->
             if isinstance(composed, DictConfig):
                 now = HydraConfig.get()
                 words, name = list(now.overrides.task), str(now.job.config_name)
-                composed = [_compose.convert_job(composed, words, name)]
+                composed = _compose.compose_jobs([words], name=name)
             jobs = [_name_study(job) for job in composed]
             folders.update((key, str(jobs[0].config.get(key))) for key in FOLDERS)
             return task(jobs)

@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from cqbjax.core.labels import RETRIES, SCHEDULES, split_label
 from cqbjax.experiments import configs, validation
-from cqbjax.experiments.configs import CONF, ComposedConfig, Config, Template
+from cqbjax.experiments.configs import CONF, ComposedConfig, Config
 from cqbjax.experiments.grid import Job
 
 # A checkout also has the configurations of the paper's reproduction, which is not in the wheel.
@@ -53,10 +53,8 @@ def list_bases() -> dict[str, Path]:
 def list_labels() -> list[str]:
     """Return all labels: each base alone, and with each retry rule and schedule."""
     rules = itertools.product(("", *RETRIES), ("", *SCHEDULES))
-    endings = ["_".join(("", *filter(None, one))) for one in rules]
-    return [
-        f"{base}{'' if ending == '_' else ending}" for base in list_bases() for ending in endings
-    ]
+    endings = ["".join(f"_{rule}" for rule in pair if rule) for pair in rules]
+    return [base + ending for base in list_bases() for ending in endings]
 
 
 def list_folders() -> list[Path]:
@@ -93,8 +91,13 @@ def check_user_files() -> None:
                 raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
 
 
-class ComposedPolicies(ConfigSource):
-    """Hydra's source of policies that have no file: routers, and bases with other rules."""
+class ExtendedFiles(FileConfigSource):
+    """Hydra's source of the user's files, and of policies that have no file.
+
+    The latter are routers, and bases with other rules. Files are limited to groups that the shipped
+    `conf/` has too: a folder `conf/name/` of the user would otherwise turn the key `name=` into a
+    choice of files.
+    """
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
@@ -103,34 +106,36 @@ class ComposedPolicies(ConfigSource):
     @staticmethod
     def scheme() -> str:
         """Return the scheme of this source in the search path."""
-        return "composed"
-
-    def available(self) -> bool:
-        """Return True: the source is always available."""
-        return True
+        return "cqbjax"
 
     def is_group(self, config_path: str) -> bool:
         """Return whether a path is a configuration group."""
-        return config_path.rstrip("/") == "policy"
+        name = config_path.rstrip("/")
+        shipped = (CONF / name).is_dir() or name == "scenario"  # only users have these
+        is_key = name and "/" not in name and not shipped
+        return name == "policy" or (super().is_group(config_path) and not is_key)
 
     def is_config(self, config_path: str) -> bool:
-        """Return whether a path is a choice that has no file of its own."""
-        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
-        if group != "policy":
-            return False
-        base, rules = split_label(name, self._bases)
-        return base in self._bases and bool(rules or self._bases[base].parent.name == "router")
+        """Return whether a path is a file, or a policy without one."""
+        return super().is_config(config_path) or self._split(config_path) is not None
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Return the choices of a group."""
-        wanted = results_filter in (None, ObjectType.CONFIG) and self.is_group(config_path)
-        return list_labels() if wanted else []
+        policies = results_filter in (None, ObjectType.CONFIG) and config_path == "policy"
+        in_files = super().is_group(config_path)
+        files = super().list(config_path, results_filter) if in_files else []
+        return [*files, *(list_labels() if policies else [])]
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Return the configuration of a policy."""
-        label = Path(config_path).stem
-        base, rules = split_label(label, self._bases)
-        path = self._bases[base]
+        """Return the configuration of a file or a policy."""
+        composed = self._split(config_path)
+        if composed is None:
+            try:
+                return super().load_config(config_path)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{self.path}/{config_path}.yaml is no text in UTF-8") from error
+        base, rules = composed
+        label, path = Path(config_path).stem, self._bases[base]
         config = OmegaConf.load(path)
         if path.parent.name == "router":
             node = {
@@ -150,39 +155,12 @@ class ComposedPolicies(ConfigSource):
             config = OmegaConf.create({"defaults": defaults, label: node})
         return ConfigResult(self.provider, self.full_path(), config, {"package": None})
 
-
-@functools.cache
-def _user_source() -> type[ConfigSource]:
-    """Return Hydra's source of files, limited to groups that the shipped `conf/` has too.
-
-    A folder `conf/name/` of the user would otherwise turn the key `name=` into a choice of files.
-    """
-    known: Any = Plugins.instance().discover(ConfigSource)
-    files: Any = next(one for one in known if one.scheme() == "file")
-
-    class UserFiles(files):  # a class that Hydra has no public name for
-        """The user's `conf/`."""
-
-        @staticmethod
-        def scheme() -> str:
-            """Return the scheme of this source in the search path."""
-            return "user"
-
-        def is_group(self, config_path: str) -> bool:
-            """Return whether a path is a configuration group."""
-            name = config_path.rstrip("/")
-            shipped = (CONF / name).is_dir() or name == "scenario"  # only users have these
-            is_key = name and "/" not in name and not shipped
-            return super().is_group(config_path) and not is_key
-
-        def load_config(self, config_path: str) -> ConfigResult:
-            """Return the configuration of a file."""
-            try:
-                return super().load_config(config_path)
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{self.path}/{config_path}.yaml is no text in UTF-8") from error
-
-    return UserFiles
+    def _split(self, config_path: str) -> tuple[str, dict[str, str]] | None:
+        """Return the base and the rules of a policy that has no file, or None."""
+        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        base, rules = split_label(name, self._bases)
+        has_none = base in self._bases and (rules or self._bases[base].parent.name == "router")
+        return (base, rules) if group == "policy" and has_none else None
 
 
 class ExtendedSearchPath(SearchPathPlugin):
@@ -194,16 +172,13 @@ class ExtendedSearchPath(SearchPathPlugin):
             return
         for folder in SHIPPED[1:]:
             search_path.append("cqbjax", f"file://{folder}")
-        search_path.append("cqbjax", "composed://")
-        user = find_user_folder()
-        if user is not None:
-            search_path.append("user", f"user://{user}")
+        search_path.append("cqbjax", f"cqbjax://{find_user_folder() or CONF}")
 
 
 def register_plugins(folder: Path = CONF) -> None:
     """Register resolvers and sources with Hydra, for a command configured in this folder."""
     configs.register_resolvers()
-    for plugin in (ComposedPolicies, _user_source(), ExtendedSearchPath):
+    for plugin in (ExtendedFiles, ExtendedSearchPath):
         Plugins.instance().register(plugin)
     for path in (CONF / "hydra").glob("*/grid.yaml") if folder != CONF else ():
         group, node = f"hydra/{path.parent.name}", OmegaConf.load(path)
@@ -301,145 +276,110 @@ def compose_jobs(
     Raises:
         HydraException: an override that Hydra rejects.
     """
-    composer = _find_composer(name)
+    loader = GlobalHydra.instance().config_loader()
     distinct = list(dict.fromkeys(word for job in words for word in job))
     by_word = dict(zip(distinct, _parse(distinct), strict=True))
-    parsed = [[by_word[word] for word in job] for job in words]
-    composed = [composer.compose(job) for job in parsed]
-    by_key = [{one.key_or_group: one for one in job} for job in parsed]
-    lines = [{key: str(one.input_line) for key, one in job.items()} for job in by_key]
+    choices = {
+        key for key in {one.key_or_group for one in by_word.values()}
+        if loader.get_group_options(key) or re.split("[./]", key)[0] == "hydra"
+    }  # fmt: skip
+    jobs = [{by_word[word].key_or_group: by_word[word] for word in job} for job in words]
+    lines = [{key: str(one.input_line) for key, one in job.items()} for job in jobs]
     swept = [
-        key for key in dict.fromkeys(key for job in by_key for key in job)
+        key for key in dict.fromkeys(key for job in jobs for key in job)
         if key in chosen or len({job.get(key) for job in lines}) > 1
     ]  # fmt: skip
     return [
         Job(
-            config,
+            _compose_job(name, [by_word[word] for word in own], choices),
             {key: validation.to_coordinate(job[key].value()) for key in swept if key in job},
             list(own),
         )
-        for config, job, own in zip(composed, by_key, words, strict=True)
+        for job, own in zip(jobs, words, strict=True)
     ]
 
 
-def convert_job(config: DictConfig, words: Sequence[str], name: str) -> Job:
-    """Return the job of a configuration that Hydra has composed from the overrides."""
-    converted = configs.from_omegaconf(config)
-    converted["grid"] = _find_composer(name).list_grid_keys(converted, _parse(words))
-    return Job(converted, {}, words)
-
-
-class Choices(NamedTuple):
+class Composed(NamedTuple):
     """The configuration of a choice of files, before any value is set.
 
     Attributes:
-        template: template of the configurations that differ only in values.
-        scalars: keys whose value is not a list.
-        grid: keys with a list whose value without the experiment is not a list.
+        unresolved: the configuration.
+        is_list: key that holds no mapping -> whether its value without the experiment is a list.
     """
 
-    template: Template
-    scalars: frozenset[str]
-    grid: Sequence[str]
+    unresolved: Config
+    is_list: Mapping[str, bool]
 
 
-def _find_composer(name: str) -> "JobComposer":
-    """Return the composer of a file and search path, cached: a search composes choices once."""
-    sources = GlobalHydra.instance().config_loader().get_sources()
-    key = (name, *(one.full_path() for one in sources))
-    if key not in _composers:
-        _composers[key] = JobComposer(name)
-    return _composers[key]
+# Name of the file, search path and choices of files -> what they compose: a search tries many
+# values of the same choices.
+_composed: dict[tuple[str, ...], Composed] = {}
 
 
-_composers: "dict[tuple[str, ...], JobComposer]" = {}
+def _compose_job(
+    name: str, overrides: Sequence[Override], choices: Collection[str]
+) -> ComposedConfig:
+    """Return the configuration of a job.
 
-
-class JobComposer:
-    """Composes each choice of files once, and sets the values of jobs in copies."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._loader = GlobalHydra.instance().config_loader()
-        self._choices: dict[tuple[str, ...], Choices] = {}
-        self._keys: dict[str, bool] = {}
-
-    def compose(self, overrides: Sequence[Override]) -> ComposedConfig:
-        """Return the configuration of a job, without Hydra's node."""
-        values = {one.key_or_group: one.value() for one in overrides if self._sets_value(one)}
-        try:
-            config = self._compose_choices(overrides).template.with_values(values)
-        except OmegaConfBaseException:
-            # Hydra reports a value that cannot be set in its own words.
-            words = [str(one.input_line) for one in overrides]
-            config = configs.from_omegaconf(hydra.compose(self._name, words))
-        config["grid"] = self.list_grid_keys(config, overrides)
-        return config
-
-    def list_grid_keys(self, config: Config, overrides: Sequence[Override]) -> list[str]:
-        """Return the keys whose list spans a grid: their value by itself is not a list.
-
-        They are in the order of the overrides, as in a multirun; those of the experiment's file
-        follow.
-        """
-        choices = self._compose_choices(overrides)
-        valued = [one.key_or_group for one in overrides if self._sets_value(one)]
-        known = [key for key in valued if key in choices.scalars or key in choices.grid]
-        keys = dict.fromkeys([*known, *choices.grid])
-        return [key for key in keys if isinstance(configs.select(config, key), list)]
-
-    def _compose_choices(self, overrides: Sequence[Override]) -> Choices:
-        words = tuple(str(one.input_line) for one in overrides if not self._sets_value(one))
-        if words not in self._choices:
-            config = hydra.compose(self._name, list(words), return_hydra_config=True)
-            chosen = config.hydra.runtime.choices
-            with open_dict(config):
-                del config["hydra"]
-            leaves = dict(_iterate_leaves(config))
-            lists = [key for key in leaves if leaves[key] and key not in validation.DIMENSIONS]
-            grid: list[str] = []
-            if lists and chosen.get("experiment"):
-                plain = dict(_iterate_leaves(_compose_without_experiment(chosen)))
-                grid = [key for key in lists if plain.get(key) is False]
-            scalars = frozenset(leaves) - set(lists) - set(validation.DIMENSIONS)
-            self._choices[words] = Choices(Template(config), scalars, grid)
-        return self._choices[words]
-
-    def _sets_value(self, override: Override) -> bool:
-        """Return whether an override sets a value, neither choosing a file nor a key of Hydra."""
-        key = override.key_or_group
-        if override.package is not None or override.type is None or override.type.name != "CHANGE":
-            return False
-        if key not in self._keys:
-            files = self._loader.get_group_options(key)
-            self._keys[key] = not files and key.split(".")[0].split("/")[0] != "hydra"
-        return self._keys[key]
-
-
-def _compose_without_experiment(choices: Mapping[str, Any]) -> DictConfig:
-    """Compose the same choices without the experiment, and with every user and service model.
-
-    Hydra does not report which models an experiment takes; policies are left out, since they have
-    no lists.
+    Args:
+        name: name of the file that is composed.
+        overrides: of the job.
+        choices: keys of the overrides that choose a file, or are Hydra's.
     """
-    fixed = {k: v for k, v in choices.items() if isinstance(v, str) and k.isidentifier()}
-    options = GlobalHydra.instance().config_loader().get_group_options
-    models = {key: f"[{','.join(options(key))}]" for key in validation.PAPER_DYNAMICS}
-    fixed |= models | {"policy": "[]"}
-    del fixed["experiment"]
-    return hydra.compose("config", [f"{key}={choice}" for key, choice in fixed.items()])
-
-
-def _iterate_leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield every key that holds no mapping, `a.b.c`, and whether it holds a list."""
-    key: Any  # an integer in a mapping from K
-    for key in node:
-        missing = OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key)
-        value = None if missing else node[key]
-        if isinstance(value, DictConfig):
-            yield from _iterate_leaves(value, f"{prefix}{key}.")
+    values, words = dict[str, Any](), list[str]()
+    for one in overrides:
+        key, changes = one.key_or_group, one.type is OverrideType.CHANGE
+        if changes and one.package is None and key not in choices:
+            values[key] = one.value()
         else:
-            yield f"{prefix}{key}", OmegaConf.is_list(value)
+            words.append(str(one.input_line))
+    found = _compose_choices(name, words)
+    if values.keys() <= found.is_list.keys():
+        unresolved = found.unresolved.with_values(values)
+    else:  # Hydra merges a mapping, and reports an unknown key in its own words
+        all_words = [str(one.input_line) for one in overrides]
+        unresolved = configs.from_omegaconf(hydra.compose(name, all_words)).unresolved
+    # Typed keys first, as in a multirun.
+    lists = [key for key, value in _list_leaves(unresolved) if isinstance(value, list)]
+    grid = [
+        key for key in dict.fromkeys((*values, *lists))
+        if key in lists and not found.is_list.get(key, True)
+    ]  # fmt: skip
+    return ComposedConfig(Config({**unresolved, "grid": grid}))
+
+
+def _compose_choices(name: str, words: Sequence[str]) -> Composed:
+    """Compose a choice of files, cached."""
+    loader = GlobalHydra.instance().config_loader()
+    key = (name, *(one.full_path() for one in loader.get_sources()), *words)
+    if key in _composed:
+        return _composed[key]
+    config = hydra.compose(name, list(words), return_hydra_config=True)
+    chosen = config.hydra.runtime.choices
+    with open_dict(config):
+        del config["hydra"]
+    unresolved = configs.from_omegaconf(config).unresolved
+    is_list = {key: isinstance(value, list) for key, value in _list_leaves(unresolved)}
+    if chosen.get("experiment"):
+        # Hydra does not report which models an experiment takes: all of them are composed. Policies
+        # are left out, since they have no lists.
+        fixed = {k: v for k, v in chosen.items() if isinstance(v, str) and k.isidentifier()}
+        for group in validation.PAPER_DYNAMICS:
+            fixed[group] = f"[{','.join(loader.get_group_options(group))}]"
+        del fixed["experiment"]
+        fixed["policy"] = "[]"
+        plain = hydra.compose("config", [f"{key}={choice}" for key, choice in fixed.items()])
+        values = dict(_list_leaves(configs.to_config(OmegaConf.to_container(plain))))
+        # A list in a key that only the experiment has does not span a grid.
+        is_list = {key: x and isinstance(values.get(key, []), list) for key, x in is_list.items()}
+    is_list |= dict.fromkeys(is_list.keys() & validation.DIMENSIONS, True)
+    _composed[key] = Composed(unresolved, is_list)
+    return _composed[key]
+
+
+def _list_leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield each key that holds no mapping, `a.b.c`, and its value."""
+    return ((".".join(map(str, path)), x) for path, x in configs.iterate_leaves(config))
 
 
 def _parse(words: Sequence[str]) -> list[Override]:

@@ -121,9 +121,7 @@ KEYS = (
 @functools.cache
 def plain():
     """A small study, as it was written."""
-    return compose_config(
-        "num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]"
-    ).template.load_plain()
+    return compose_config("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]").unresolved
 
 
 def points_with(changed):
