@@ -2,7 +2,8 @@
 
 Q-UCB and Q-ThS are Algorithms 1 and 2 of Krishnasamy et al. (2021). `LlmRanking` is what gateways
 deploy today. All three policies learn only counts of each LLM. They can be combined with any
-schedule, and with the retry rules that do not need a prediction of a query's log-odds.
+schedule. `LlmRanking` can be combined with any retry rule, Q-UCB and Q-ThS with those that need no
+log-odds.
 """
 
 from typing import Literal, NamedTuple
@@ -28,8 +29,8 @@ from cqbjax.policies.retries import Tally
 
 # The index of a server that was never offered: above all others, and below `retries.CACHED`.
 NEVER_OFFERED = 50.0
-# Rules that need no prediction of a query's log-odds.
-CountRetry = Literal["same", "fallback", "cache"]
+# The largest success probability whose log-odds a bound of `index="ucb"` is taken for.
+LARGEST_BOUND = 0.999
 
 
 class LlmCounts(NamedTuple):
@@ -38,7 +39,7 @@ class LlmCounts(NamedTuple):
     Attributes:
         offered: [N] int32, attempts with the server whose feedback arrived: T_S(t-1) of Q-UCB.
         accepted: [N] int32, how many attempts in `offered` ended with the server's answer accepted.
-        tally: outcomes by prompt for `retry="cache"`, else None.
+        tally: outcomes by prompt for `retry="cache"` and `retry="recall"`, else None.
     """
 
     offered: Array
@@ -52,13 +53,11 @@ class _CountBandit:
     Attributes:
         schedule: the queue rule that picks the query, or `joint`: the query whose assortment,
             chosen by the rule `retry`, has the best index.
-        retry: how a query that returns is routed: `same`; `fallback`, the next server in the
-            ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
-            before.
+        retry: how a query that returns is routed (`retries.Retry`).
     """
 
     schedule: queueing.Schedule | Array
-    retry: CountRetry
+    retry: retries.Retry
 
     @property
     def needs(self) -> Needs:
@@ -71,20 +70,22 @@ class _CountBandit:
         return LlmCounts(zeros, zeros, retries.init_tally(self.retry, problem, contexts))
 
     def choose(
-        self, key: Array, index: Array, state: LlmCounts, observation: Observation
-    ) -> tuple[Array, list[Array]]:
+        self, key: Array, index: Array, state: LlmCounts, observation: Observation,
+        precision: Array | float = 1.0,
+    ) -> tuple[Array, list[Array]]:  # fmt: skip
         """Return the slot of the schedule, and the best servers for its query.
 
         Args:
             key: of the round.
-            index: [N] index of each server.
+            index: [N] index of each server; log-odds for the rules `posterior` and `recall`.
             state: the counts.
             observation: the round.
+            precision: s of those two rules.
         """
         utilities = jnp.broadcast_to(index, (len(observation.queue.row), len(index)))
         tie = draw_tie(key, self.schedule)
         return choose_query_and_servers(
-            self.schedule, observation, utilities, tie, self.retry, state.tally
+            self.schedule, observation, utilities, tie, self.retry, state.tally, precision
         )
 
     def count(
@@ -114,7 +115,7 @@ class QueueingBandit(_CountBandit):
 
     index: Literal["ucb", "thompson"] = static(default="ucb")
     schedule: queueing.Schedule | Array = option(default="oldest")
-    retry: CountRetry = static(default="same")
+    retry: Literal["same", "fallback", "cache"] = static(default="same")
     exploration: Literal["own", "none"] = static(default="own")
 
     def check(self, problem: Problem) -> None:
@@ -161,7 +162,10 @@ class QueueingBandit(_CountBandit):
         return self.count(state, observation, action, feedback, feedback.valid)
 
 
-@read_when(tries=Condition("index", "best"), width=Condition("index", "ucb"))
+@read_when(
+    tries=Condition("index", "best"), width=Condition("index", "ucb"),
+    precision=Condition("retry", "posterior", "recall"),
+)  # fmt: skip
 @pytree
 class LlmRanking(_CountBandit):
     """One ranking of the LLMs for all queries.
@@ -179,24 +183,28 @@ class LlmRanking(_CountBandit):
         schedule: the queue rule that picks the query, or `joint`: the query whose assortment,
             chosen by the rule `retry`, has the best ranks.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
-            ranking, as gateways do; or `cache`, first the server that satisfied the same prompt
-            before.
+            ranking, as gateways do; `cache`, first the server that satisfied the same prompt
+            before; or `posterior` or `recall`, which condition a server's log-odds, the same for
+            all queries, on its outcomes with the query or its prompt.
+        precision: s, the weight of these log-odds in `posterior` and `recall`, in attempts.
     """
 
     index: Literal["best", "thompson", "greedy", "ucb"] = static(default="best")
     tries: Array | float = 10.0
     width: Array | float = 1.0
     schedule: queueing.Schedule | Array = option(default="oldest")
-    retry: CountRetry = static(default="same")
+    retry: retries.Retry = static(default="same")
+    precision: Array | float = 1.0
 
     def check(self, problem: Problem) -> None:
-        """Validate the options, the number of tries and the width.
+        """Validate the options, the number of tries, the width and the precision.
 
         Raises:
             ValueError: naming the setting and what is allowed.
         """
         check_interval(self, "[1, inf]", "tries")
         check_interval(self, "[0, inf]", "width")
+        check_interval(self, "(0, inf)", "precision")
 
     def select(self, key: Array, state: LlmCounts, observation: Observation) -> Action:
         """Serve a query with the assortment whose turn it is, or with the best servers."""
@@ -209,9 +217,12 @@ class LlmRanking(_CountBandit):
         elif self.index == "ucb":
             mean = accepted / (accepted + failed)
             index = mean + self.width * jnp.sqrt(mean * (1.0 - mean) / (accepted + failed + 1.0))
+            if self.retry in ("posterior", "recall"):
+                bound = jnp.minimum(index, LARGEST_BOUND)
+                index = jnp.log(bound) - jnp.log1p(-bound)
         else:
             index = jnp.log(accepted) - jnp.log(failed)
-        slot, best = self.choose(key, index, state, observation)
+        slot, best = self.choose(key, index, state, observation, self.precision)
         turn = observation.round % mnl.num_assortments(problem.num_servers, problem.assortment_size)
         tried = unrank_available(key, turn, observation)
         return Action(slot, jnp.where(trying, tried, mnl.sort_picks(best)), trying)

@@ -121,7 +121,7 @@ def test_cache_offers_the_accepted_llm_of_the_prompt_first(label):
     assert (int(action.slot), action.servers.tolist()) == (1, [0])
 
 
-@pytest.mark.parametrize("label", LEARNERS)
+@pytest.mark.parametrize("label", ["q_ucb", "lints"])
 def test_retry_rules_that_need_log_odds_are_rejected(label):
     with pytest.raises(ValueError, match="retry=recall must be one of same, fallback, cache"):
         dataclasses.replace(LEARNERS[label], retry="recall")

@@ -13,6 +13,7 @@ from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 from cqbjax.policies import LinearBandit, LlmRanking
 from cqbjax.policies.context_free_bandits import LlmCounts
+from cqbjax.policies.retries import Tally
 
 SERVERS, DIM = 4, 3
 DRAW = np.random.default_rng(5)
@@ -141,6 +142,31 @@ def test_cached_llm_of_a_prompt_is_offered_first():
     assert policy.select(KEY, state, seen).servers.tolist() == [1]
     state = policy.update(state, seen, *make_feedback([2], 0))
     assert policy.select(KEY, state, seen).servers.tolist() == [2]
+
+
+@pytest.mark.parametrize("retry", ["posterior", "recall"])
+@pytest.mark.parametrize("index", ["greedy", "ucb"])
+def test_ranking_conditions_success_probabilities_on_outcomes(index, retry):
+    """By the mean of a Beta posterior: (m s + a) / (s + a + f)."""
+    draw, policy = np.random.default_rng(8), LlmRanking(index=index, retry=retry, precision=2.0)
+    policy = dataclasses.replace(policy, schedule="joint")
+    for _ in range(20):
+        offered = draw.integers(5, 30, SERVERS)
+        accepted = draw.binomial(offered, 0.4)
+        posterior = stats.beta(1 + accepted, 1 + offered - accepted)
+        mean = posterior.mean() + (index == "ucb") * posterior.std()
+        shown = draw.integers(0, 4, (3, SERVERS))
+        outcomes = draw.integers(0, 4, (2, 6, SERVERS))
+        seen = observe(shown=jnp.asarray(shown, jnp.int32))
+        successes, failures = np.zeros_like(shown), shown
+        if retry == "recall":
+            successes, failures = outcomes[:, np.asarray(seen.queue.row)]
+        chances = (2 * mean + successes) / (2 + successes + failures)
+        chances[np.asarray(seen.queue.arrived) == 0] = -1
+        tally = Tally(*map(jnp.asarray, outcomes)) if retry == "recall" else None
+        action = policy.select(KEY, LlmCounts(*map(jnp.asarray, (offered, accepted)), tally), seen)
+        best = chances[int(action.slot), action.servers[0]]
+        assert best == pytest.approx(chances.max(), rel=1e-5)
 
 
 @pytest.mark.slow
