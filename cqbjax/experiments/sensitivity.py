@@ -33,26 +33,19 @@ from cqbjax.figures.sensitivity import CONSTANTS, MEASURE, draw_sensitivity
 from cqbjax.policies import Acqb
 from cqbjax.results import summaries
 
-LEAST = {"alpha_scale": 0.0, "lambda0": 1e-9, "c1": 0.0, "rho": 0.0, "M": 1}
+# Least value of a constant, and how a message describes its range.
+RANGES = {
+    "alpha_scale": (0.0, "a number of at least 0"), "lambda0": (1e-9, "a number above 0"),
+    "c1": (0.0, "a number of at least 0"), "rho": (0.0, "a number of at least 0"),
+    "M": (1, "a whole number of at least 1"),
+}  # fmt: skip
 OVER = "over_preset"
 # Attribute of a point: the label of the setting around which the others vary.
 PRESET = "preset"
 
-
-@dataclasses.dataclass(frozen=True)
-class AcqbConstants:
-    """A value of every constant; rho is None if the source does not have it."""
-
-    alpha_scale: float
-    lambda0: float
-    c1: float
-    rho: float | None
-    M: int
-
-    @property
-    def label(self) -> str:
-        """The constants as text, which `summarise_settings` reads."""
-        return " ".join(f"{key}={getattr(self, key)}" for key in CONSTANTS)
+# A value of every constant, in the order of `CONSTANTS`; rho is None if the source does not have
+# it.
+Setting = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +76,13 @@ class Sensitivity(Sweep):
 
     def __post_init__(self) -> None:
         """Validate the lists of values, and the first seed."""
-        for key in CONSTANTS:
+        for key, (least, allowed) in RANGES.items():
             values = getattr(self, key)
             if not isinstance(values, list | tuple) or not all(map(is_number, values)):
                 raise ValueError(f"kind.{key}={values} must be a list of numbers")
+            for value in values:
+                if not least <= value < float("inf") or (key == "M" and value != int(value)):
+                    raise ValueError(f"kind.{key}={value:g} must be {allowed}")
         if not is_integer(self.first_seed) or not 0 <= self.first_seed < MAX_SEED:
             raise ValueError(f"kind.first_seed={self.first_seed} must be a seed, 0 or more")
 
@@ -100,11 +96,10 @@ class Sensitivity(Sweep):
         composed = []
         for point in points:
             preset = read_preset(point.config, point.config.K)
-            values = self.values(preset)
-            for rho in values.get("rho", [None]):
-                fixed = ["rho"] if rho in (None, preset.rho) else CONSTANTS
+            for rho in self.list_values(preset).get("rho", [None]):
+                fixed = ["rho"] if rho in (None, preset["rho"]) else CONSTANTS
                 chosen: dict[str, Any] = {f"kind.{key}": [] for key in fixed}
-                chosen |= {"first_seed": self.first_seed, "kind.preset": preset.label}
+                chosen |= {"first_seed": self.first_seed, "kind.preset": write_label(preset)}
                 name, varied = point.name, point.varied
                 if rho is not None:  # the weight of the cost defines another problem
                     chosen["source.rho"] = rho
@@ -118,40 +113,37 @@ class Sensitivity(Sweep):
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Return a point whose policies are ACQB with each setting."""
         config = point.config
-        source, preset = factory.make_once(config.source), read_preset(config, config.K)
         policies = {
-            one.label: Acqb(
-                kappa=config.kappa, lambda0=one.lambda0, alpha_scale=one.alpha_scale, c1=one.c1,
-                num_samples=one.M,
+            label: Acqb(
+                kappa=config.kappa, lambda0=one["lambda0"], alpha_scale=one["alpha_scale"],
+                c1=one["c1"], num_samples=one["M"],
             )
-            for one in list_constants(preset, self.values(preset))
+            for label, one in self.list_settings(read_preset(config, config.K)).items()
         }  # fmt: skip
+        source = factory.make_once(config.source)
         prepared = study.assemble_point(point, source, policies, factory, self)
         return prepared._replace(
             attributes={**study.describe_source(prepared), PRESET: self.preset}
         )
 
-    def values(self, preset: AcqbConstants) -> dict[str, list[Any]]:
-        """Return the values of each constant, with the preset's, in increasing order.
+    def list_values(self, preset: Setting) -> dict[str, list[Any]]:
+        """Return the values of each constant, with the preset's, in increasing order."""
+        return {
+            key: sorted({own, *map(type(own), getattr(self, key))})
+            for key, own in preset.items() if own is not None
+        }  # fmt: skip
 
-        Args:
-            preset: its constants.
+    def list_settings(self, preset: Setting) -> dict[str, Setting]:
+        """Return settings by label.
 
-        Raises:
-            ValueError: a value is out of range.
+        They are the preset, then variations of one constant, then the alpha_scale x c1 grid.
         """
-        by_key: dict[str, list[Any]] = {}
-        for key in CONSTANTS:
-            own, chosen = getattr(preset, key), getattr(self, key)
-            for value in chosen:
-                if not LEAST[key] <= value < float("inf") or (key == "M" and value != int(value)):
-                    what = {"M": "a whole number of at least 1", "lambda0": "a number above 0"}
-                    raise ValueError(
-                        f"kind.{key}={value:g} must be {what.get(key, 'a number of at least 0')}"
-                    )
-            if own is not None:
-                by_key[key] = sorted({own, *(type(own)(value) for value in chosen)})
-        return by_key
+        values = self.list_values(preset)
+        changes: list[Setting] = [{key: value} for key in values for value in values[key]]
+        pairs = itertools.product(values["alpha_scale"], values["c1"])
+        changes += [{"alpha_scale": alpha, "c1": c1} for alpha, c1 in pairs]
+        settings = [preset, *({**preset, **changed} for changed in changes)]
+        return {write_label(setting): setting for setting in settings}
 
     def select_rounds(self, config: Config, panels: int) -> None:
         """Return None: all rounds are read, since Q - Q* is averaged over them."""
@@ -165,36 +157,27 @@ class Sensitivity(Sweep):
         return StudyOutput({"": OutputTable(table, caption)}, {"": figure})
 
 
-def read_preset(config: Mapping[str, Any], size: int) -> AcqbConstants:
+def read_preset(config: Mapping[str, Any], size: int) -> Setting:
     """Return the constants of the preset at a K; M is the paper's if the preset is null.
 
     Raises:
         ValueError: naming a constant that is not a number.
     """
-    rho, samples = config["source"].get("rho"), config["num_samples"]
+    samples = config["num_samples"]
     if samples is not None and type(samples) is not int:
         raise ValueError(f"num_samples={samples} must be a whole number or null")
-    numbers = {key: config[key] for key in ("alpha_scale", "lambda0", "c1")}
-    for key, value in (numbers | ({} if rho is None else {"rho": rho})).items():
-        if type(value) not in (int, float):
+    setting = {key: config[key] for key in ("alpha_scale", "lambda0", "c1")}
+    setting["rho"] = config["source"].get("rho")
+    for key, value in setting.items():
+        if type(value) not in (int, float) and (key, value) != ("rho", None):
             raise ValueError(f"{key}={value} must be a number")
-    rho = None if rho is None else float(rho)
-    alpha, lambda0, c1 = map(float, numbers.values())
-    return AcqbConstants(alpha, lambda0, c1, rho, samples or gaussian.num_samples(size))
+        setting[key] = None if value is None else float(value)
+    return {**setting, "M": samples or gaussian.num_samples(size)}
 
 
-def list_constants(
-    preset: AcqbConstants, values: Mapping[str, Sequence[Any]]
-) -> list[AcqbConstants]:
-    """Return the preset, then variations of one constant, then the alpha_scale x c1 grid."""
-    alone = [
-        dataclasses.replace(preset, **{key: value})
-        for key, several in values.items()
-        for value in several
-    ]
-    pairs = itertools.product(values["alpha_scale"], values["c1"])
-    both = [dataclasses.replace(preset, alpha_scale=alpha, c1=c1) for alpha, c1 in pairs]
-    return list(dict.fromkeys([preset, *alone, *both]))
+def write_label(setting: Setting) -> str:
+    """Return the constants as text, which `summarise_settings` reads."""
+    return " ".join(f"{key}={value}" for key, value in setting.items())
 
 
 def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
@@ -214,16 +197,18 @@ def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
     for rate, label in itertools.product(data.arrival_rate.values, labels):
         if label == OPTIMAL:
             continue
-        row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
-        row["stand_in"] = data.attrs.get("stand_in", "")
         constants = (word.split("=") for word in label.split())
-        row |= {key: ast.literal_eval(value) for key, value in constants}
-        row |= {"preset": label == preset, "seeds": data.sizes["seed"]}
+        row = {
+            "K": data.attrs["K"], "arrival_rate": float(rate),
+            "stand_in": data.attrs.get("stand_in", ""),
+            **{key: ast.literal_eval(value) for key, value in constants},
+            "preset": label == preset, "seeds": data.sizes["seed"],
+        }  # fmt: skip
         for name in (MEASURE, OVER, "cumulative_regret"):
-            cell = means[name].sel(arrival_rate=rate, policy=label) if name in means else None
+            cell = means[name].sel(arrival_rate=rate, policy=label) if name in means else {}
             for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
-                value = None if cell is None else float(cell[part])
-                row[f"{name}{end}"] = None if value is None or np.isnan(value) else value
+                value = float(cell.get(part, np.nan))
+                row[f"{name}{end}"] = None if np.isnan(value) else value
         summarised.append(row)
     return summarised
 

@@ -1,7 +1,5 @@
 """The sensitivity study: which settings it runs, what it says of them, and its one command."""
 
-import ast
-
 import numpy as np
 import polars as pl
 import pytest
@@ -10,42 +8,46 @@ from composing import REPOSITORY, compose_config, run_command
 
 from cqbjax.cli._instantiate import make
 from cqbjax.experiments import grid, sensitivity, study_types
-from cqbjax.experiments.sensitivity import AcqbConstants, Sensitivity
+from cqbjax.experiments.sensitivity import Sensitivity, write_label
 from cqbjax.figures import sensitivity as sensitivity_figures
 from cqbjax.results import files
 
-PRESET = AcqbConstants(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
+PRESET = {"alpha_scale": 0.2, "lambda0": 1.0, "c1": 0.25, "rho": None, "M": 1}
 SMALL = {"alpha_scale": [0.1, 0.5], "lambda0": [2], "c1": [1], "M": [3], "rho": [1.0]}
 
 
 def list_small(preset=PRESET, **changes):
-    return sensitivity.list_constants(preset, Sensitivity(**SMALL | changes).values(preset))
+    return list(Sensitivity(**SMALL | changes).list_settings(preset).values())
+
+
+def pick(setting, *keys):
+    return tuple(setting[key] for key in keys)
 
 
 def test_sensitivity_varies_single_constants_and_a_grid():
     settings = list_small()
-    assert settings[0] == PRESET and len(set(settings)) == len(settings)
-    grid = {(s.alpha_scale, s.c1) for s in settings if (s.lambda0, s.M) == (1.0, 1)}
+    assert settings[0] == PRESET and len({*map(write_label, settings)}) == len(settings)
+    grid = {pick(s, "alpha_scale", "c1") for s in settings if pick(s, "lambda0", "M") == (1.0, 1)}
     assert grid == {(a, c) for a in (0.1, 0.2, 0.5) for c in (0.25, 1.0)}
-    others = [s for s in settings if (s.lambda0, s.M) != (1.0, 1)]
-    assert [(s.lambda0, s.M) for s in others] == [(2.0, 1), (1.0, 3)]
-    assert all((s.alpha_scale, s.c1, s.rho) == (0.2, 0.25, None) for s in others)
+    others = [s for s in settings if pick(s, "lambda0", "M") != (1.0, 1)]
+    assert [pick(s, "lambda0", "M") for s in others] == [(2.0, 1), (1.0, 3)]
+    assert all(pick(s, "alpha_scale", "c1", "rho") == (0.2, 0.25, None) for s in others)
 
 
 def test_rho_varies_only_where_the_source_has_one():
-    with_rho = list_small(AcqbConstants(0.2, 1.0, 0.25, 5.0, 1))
-    assert {s.rho for s in with_rho} == {1.0, 5.0}
+    with_rho = list_small(PRESET | {"rho": 5.0})
+    assert {s["rho"] for s in with_rho} == {1.0, 5.0}
     assert len(with_rho) == len(list_small()) + 1
 
 
 def test_empty_lists_keep_a_constant_fixed():
-    assert all(s.M == 1 and s.lambda0 == 1.0 for s in list_small(M=[], lambda0=[]))
+    assert {pick(s, "M", "lambda0") for s in list_small(M=[], lambda0=[])} == {(1, 1.0)}
 
 
 def test_preset_without_num_samples_uses_the_papers_number():
     config = {"source": {}, "alpha_scale": 0.2, "lambda0": 1.0, "c1": 0.25, "num_samples": None}
-    assert [sensitivity.read_preset(config, size).M for size in (1, 2)] == [1, 9]
-    assert sensitivity.read_preset(config | {"num_samples": 4}, 2).M == 4
+    assert [sensitivity.read_preset(config, size)["M"] for size in (1, 2)] == [1, 9]
+    assert sensitivity.read_preset(config | {"num_samples": 4}, 2)["M"] == 4
     for wrong in ({"c1": "fast"}, {"alpha_scale": True}, {"num_samples": 2.5}):
         ((key, value),) = wrong.items()
         with pytest.raises(ValueError, match=f"^{key}={value} must be "):
@@ -62,7 +64,7 @@ def test_preset_without_num_samples_uses_the_papers_number():
 )
 def test_invalid_sensitivity_values_are_rejected_in_one_sentence(wrong, message):
     with pytest.raises(ValueError) as caught:
-        Sensitivity(**wrong).values(PRESET)
+        Sensitivity(**wrong)
     assert str(caught.value) == message
 
 
@@ -76,10 +78,10 @@ def plant(settings, gaps, seeds=6, preset=PRESET):
         "regret": (axes, 10 * queue * np.arange(1, 5) / 4),
         "optimal_queue_length": (axes[1:], np.zeros(queue.shape[1:])),
     }
-    coords = {"policy": [s.label for s in settings], "arrival_rate": [0.7]}
+    coords = {"policy": [*map(write_label, settings)], "arrival_rate": [0.7]}
     return xr.Dataset(
         variables, coords | {"seed": range(seeds), "round": range(4)},
-        {"K": 1, "preset": preset.label},
+        {"K": 1, "preset": write_label(preset)},
     )  # fmt: skip
 
 
@@ -100,10 +102,10 @@ def test_differences_from_the_preset_are_paired_by_seed():
 
 
 def test_settings_with_another_rho_are_not_ranked():
-    preset = AcqbConstants(0.2, 1.0, 0.25, 5.0, 1)
+    preset = PRESET | {"rho": 5.0}
     settings = list_small(preset)
-    same = [s for s in settings if s.rho == 5.0]
-    other = [s for s in settings if s.rho == 1.0]
+    same = [s for s in settings if s["rho"] == 5.0]
+    other = [s for s in settings if s["rho"] == 1.0]
     rows = sensitivity.summarise_settings(plant(same, 5.0 + np.arange(len(same)), preset=preset))
     rows += sensitivity.summarise_settings(plant(other, [0.5], preset=preset))
     made = sensitivity.tabulate_settings([row | {"stand_in": "a slice"} for row in rows])
@@ -144,18 +146,13 @@ def test_every_rho_is_a_separate_grid_point():
         grid.compose(config), config, {}
     ):
         own, preset = make(point.config.kind), sensitivity.read_preset(point.config, 1)
-        made[point.name] = [
-            one.label for one in sensitivity.list_constants(preset, own.values(preset))
-        ]
+        made[point.name] = list(own.list_settings(preset))
         assert own.preset == "alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M=1"
         assert point.config.first_seed == 1_000_000
     assert made == {
         "K=1,rho=1": ["alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=1.0 M=1"],
         "K=1,rho=2": [f"alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M={m}" for m in (1, 3)],
     }
-    for label in (one for labels in made.values() for one in labels):
-        words = (word.split("=") for word in label.split())
-        assert AcqbConstants(**{key: ast.literal_eval(one) for key, one in words}).label == label
 
 
 @pytest.mark.slow
