@@ -139,20 +139,17 @@ class DatasetSource:
     _served: dict[int, utility.ServedRates] = _cache()
     _splits: dict[int, Split] = _cache()
 
-    @property
+    @functools.cached_property
     def embeddings(self) -> np.ndarray:
         """Embeddings of the prompts, [P, d] float32."""
         return np.asarray(self.queries.contexts, np.float32)
 
     @functools.cached_property
     def digest(self) -> str:
-        """Hash of embeddings, performance and cost, part of the cache key of fits."""
-        return arrays_digest([self.embeddings, self.table.performance, self.cost])
-
-    @functools.cached_property
-    def departure_digest(self) -> str:
-        """Hash of the costs and the departure probabilities (functions of low, high and rho)."""
-        return arrays_digest([self.probabilities, self.table.cost])
+        """Hash of the numbers of the dataset, part of the cache keys of fits and results."""
+        table = self.table
+        arrays = self.embeddings, table.performance, table.cost, self.cost, self.probabilities
+        return arrays_digest(arrays)
 
     def served(self, K: int) -> utility.ServedRates:
         """Return `served_rates` of K servers per assortment, computed once."""

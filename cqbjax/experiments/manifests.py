@@ -73,9 +73,7 @@ def _hash_point(plain: dict[str, Any], prepared: PreparedPoint) -> str:
     if isinstance(source, DatasetSource):
         plain["source"].pop("data_dir", None)
         table = source.table  # latencies are joined by its names
-        data = hash_parts(
-            source.digest, source.departure_digest, *table.prompt_ids, "", *table.servers
-        )
+        data = hash_parts(source.digest, *table.prompt_ids, "", *table.servers)
     else:
         data = checkpoints.hash_tree(source)
     code = [checkpoints.hash_code(source, prepared.users, prepared.service, *prepared.recorders)]

@@ -6,7 +6,7 @@ function is pure and of fixed shape, so that it can be jitted, differentiated an
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax import Array
 
 from cqbjax.core.pytree import static
 
+Params = dict[str, Array]
 # Below this squared length a centred utility vector is the rounding error of a flat one.
 FLAT_SQUARED_NORM = 1e-12
 
@@ -109,9 +110,7 @@ class Pairs(NamedTuple):
     used: Array
 
 
-def draw_balanced_sample(
-    key: Array, utilities: Array, per_model: int, available: Array | None = None
-) -> Sample:
+def draw_balanced_sample(key: Array, utilities: Array, per_model: int, available: Array) -> Sample:
     """Draw up to `per_model` prompts, uniformly, from the prompts each server is best at.
 
     Ties for the best server go to the lower index. All prompts of a smaller group are drawn.
@@ -120,15 +119,14 @@ def draw_balanced_sample(
         key: Random key; the sample is a function of it and of the data alone.
         utilities: [n, N] utility of each server for each prompt.
         per_model: Number of prompts per server.
-        available: [n] bool, the prompts that may be drawn (the offline split); None: all.
+        available: [n] bool, the prompts that may be drawn (the offline split).
 
     Returns:
         `Sample` of N * per_model slots.
     """
     n, servers = utilities.shape
     best = jnp.argmax(utilities, axis=1).astype(jnp.int32)
-    if available is not None:
-        best = jnp.where(available, best, jnp.int32(servers))
+    best = jnp.where(available, best, jnp.int32(servers))
     # Sorting by (group, random number) shuffles within groups without an [N, n] array.
     order = jnp.lexsort((jax.random.uniform(key, (n,), jnp.float32), best)).astype(jnp.int32)
     count = jnp.bincount(best, length=servers + 1)[:servers].astype(jnp.int32)
@@ -137,6 +135,38 @@ def draw_balanced_sample(
     mask = (offset < count[:, None]).reshape(-1)
     rows = order[jnp.clip(start[:, None] + offset, 0, n - 1)].reshape(-1)
     return Sample(rows, mask)
+
+
+def train_adamw(
+    params: Params, loss: Callable[[Params, Array], tuple[Array, Any]], keys: Array,
+    learning_rate: float | Array, weight_decay: float | Array,
+) -> tuple[Params, Any]:  # fmt: skip
+    """Take a step of AdamW per key.
+
+    Args:
+        params: where it starts.
+        loss: function (parameters, key) -> (loss to differentiate, what to record of the step).
+        keys: [steps] random keys.
+        learning_rate: step size.
+        weight_decay: decoupled weight decay.
+
+    Returns:
+        The parameters, and the records with a leading axis of steps.
+    """
+    import optax  # slow to import
+
+    optimiser = optax.adamw(learning_rate, weight_decay=weight_decay)
+
+    def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], Any]:
+        params, state = carry
+        (_, record), gradient = jax.value_and_grad(loss, has_aux=True)(params, key)
+        # Adam's bias correction mixes integers and floats, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimiser.update(gradient, state, params)
+        return (cast(Params, optax.apply_updates(params, updates)), state), record
+
+    (params, _), records = jax.lax.scan(step, (params, optimiser.init(params)), keys)
+    return params, records
 
 
 def draw_minibatch(key: Array, mask: Array, size: int | None) -> tuple[Array, Array]:
@@ -178,7 +208,7 @@ def select_pairs(
     iota_pos: float | Array,
     iota_neg: float | Array,
     cap: int,
-    valid: Array | None = None,
+    valid: Array,
 ) -> Pairs:
     """Select each query's best positive and hardest negatives (Algorithm 3, lines 5 to 7).
 
@@ -198,9 +228,7 @@ def select_pairs(
         `Pairs` with C = min(cap, n).
     """
     n = cosine.shape[0]
-    allowed = ~jnp.eye(n, dtype=bool)
-    if valid is not None:
-        allowed &= valid[:, None] & valid[None, :]
+    allowed = ~jnp.eye(n, dtype=bool) & valid[:, None] & valid[None, :]
     positives = jnp.where(allowed & (cosine > iota_pos), cosine, -jnp.inf)
     hardness, negatives = jax.lax.top_k(
         jnp.where(allowed & (cosine < iota_neg), -cosine, -jnp.inf), min(cap, n)

@@ -22,7 +22,6 @@ from cqbjax.offline import fits
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import FitData
 from cqbjax.offline.routers import Router
-from cqbjax.offline.routers.base import count_types, is_on_departures
 from cqbjax.policies import Acqb, ContextWrapper, ForcedExploration, ReplacedContexts, RouterPolicy
 from cqbjax.policies.exploration import Exploration
 from cqbjax.policies.retries import RecallBy, Retry
@@ -59,7 +58,8 @@ class TrainedRouter:
         """Raise a `ValueError` for an unknown option, or a posterior without log-odds."""
         check_options(self)
         check_interval(self, "(0, inf)", "precision")
-        if self.retry in ("posterior", "recall") and not is_on_departures(self.router):
+        on_departures = getattr(self.router, "on_departures", False)
+        if self.retry in ("posterior", "recall") and not on_departures:
             raise ValueError(
                 f"retry={self.retry} needs a router that predicts the log-odds of a departure, as "
                 f"logistic does, and {type(self.router).__name__} predicts scores"
@@ -67,29 +67,28 @@ class TrainedRouter:
 
     def fit(
         self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
-    ) -> Sequence[np.ndarray | tuple[np.ndarray, np.ndarray]]:
-        """Return each seed's predicted utilities [I, N] of its pool, or its types and their prior.
+    ) -> dict[int, dict[str, np.ndarray]]:
+        """Return for each seed what the router predicts for its pool."""
+        tuned_on = {seed: seed if tuning_seed is None else tuning_seed for seed in seeds}
+        tuned = fits.tune_routers(self.router, data, list(dict.fromkeys(tuned_on.values())))
+        routers = {seed: tuned[other] for seed, other in tuned_on.items()}
+        return fits.predict_utilities(routers, data, label)
 
-        A router on types has log-probabilities [I, G] of types and departures [G, N] of each type.
+    def make_policy(
+        self, utilities: np.ndarray, scores: np.ndarray | None = None,
+        types: np.ndarray | None = None,
+    ) -> Policy:  # fmt: skip
+        """Return one seed's policy from what `fit` returned.
+
+        Args:
+            utilities: [I, N] predicted utilities of its pool.
+            scores: of a router on types, [I, G] log-probabilities of types.
+            types: [G, N] departure probabilities of each type.
         """
-        if tuning_seed is None:
-            routers = fits.tune_routers(self.router, data, seeds)
-        else:
-            tuned = fits.tune_router(self.router, data, tuning_seed)
-            routers = dict.fromkeys(seeds, tuned)
-        if not count_types(self.router):
-            return list(fits.predict_utilities(routers, data, label).values())
-        both = fits.predict_utilities(routers, data, label, "predict_types").values()
-        servers = data.source.table.num_servers
-        return [(each[:-servers], each[-servers:].T) for each in both]
-
-    def make_policy(self, fitted: np.ndarray | tuple[np.ndarray, np.ndarray]) -> Policy:
-        """Return one seed's policy from what `fit` returned."""
-        scores, types = fitted if isinstance(fitted, tuple) else (fitted, None)
         routing = RouterPolicy(
-            scores=jnp.asarray(scores, float), by="row", schedule=self.schedule,
-            retry=self.retry, precision=float(self.precision), recall_by=self.recall_by,
-            types=None if types is None else jnp.asarray(types, float),
+            scores=jnp.asarray(utilities if scores is None else scores, float), by="row",
+            schedule=self.schedule, retry=self.retry, precision=float(self.precision),
+            recall_by=self.recall_by, types=None if types is None else jnp.asarray(types, float),
         )  # fmt: skip
         if self.exploration == "none":
             return routing
@@ -101,9 +100,9 @@ class TrainedRouter:
     def make_placeholder(self, problem: Problem) -> Policy:
         """Return a policy with the shapes of a trained one."""
         rows, servers = problem.num_rows, problem.num_servers
-        if num_types := count_types(self.router):
+        if num_types := getattr(self.router, "num_types", 0):
             types = np.full((num_types, servers), 0.5)
-            return self.make_policy((np.zeros((rows, num_types)), types))
+            return self.make_policy(np.zeros(0), np.zeros((rows, num_types)), types)
         return self.make_policy(np.zeros((rows, servers)))
 
 
@@ -126,12 +125,13 @@ class ProjectedPolicy:
 
     def fit(
         self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
-    ) -> list[np.ndarray]:
-        """Return each seed's contexts [I, e] of its pool."""
+    ) -> dict[int, dict[str, np.ndarray]]:
+        """Return each seed's `contexts` [I, e] of its pool."""
         from cqbjax.offline import projection
 
         pools = {seed: data.source.split(seed).pool for seed in seeds}
-        return list(projection.project_rows(self.head, data, pools, label).values())
+        projected = projection.project_rows(self.head, data, pools, label)
+        return {seed: {"contexts": contexts} for seed, contexts in projected.items()}
 
     def make_policy(self, contexts: np.ndarray) -> Policy:
         """Return one seed's policy from projected contexts [I, e] of its pool."""
@@ -171,25 +171,27 @@ class WarmStart:
 
     def fit(
         self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
-    ) -> Sequence[tuple[np.ndarray, np.ndarray]]:
-        """Return each seed's prior: contexts [I, e] and offset [I, N] of its pool."""
+    ) -> dict[int, dict[str, np.ndarray]]:
+        """Return each seed's prior: `contexts` [I, e] and `offset` [I, N] of its pool."""
         from cqbjax.offline import priors
 
         lambda0 = float(self.base.lambda0)
-        settings = priors.PriorSettings(self.weight, self.ridge, self.share, self.head, lambda0)
-        return priors.fit_priors(label, settings, data, seeds)
+        return priors.fit_priors(
+            label, data, seeds, self.weight, self.ridge, lambda0, self.share, self.head
+        )
 
-    def make_policy(self, prior: tuple[np.ndarray, np.ndarray]) -> Policy:
+    def make_policy(self, contexts: np.ndarray, offset: np.ndarray) -> Policy:
         """Return one seed's policy from its prior: contexts [I, e] and offset [I, N]."""
-        contexts, offset = (jnp.asarray(part, float) for part in prior)
-        acqb = dataclasses.replace(self.base, estimator="newton_cg", offset=offset)
-        return ContextWrapper(policy=acqb, view=ReplacedContexts(contexts=contexts))
+        start = jnp.asarray(offset, float)
+        acqb = dataclasses.replace(self.base, estimator="newton_cg", offset=start)
+        view = ReplacedContexts(contexts=jnp.asarray(contexts, float))
+        return ContextWrapper(policy=acqb, view=view)
 
     def make_placeholder(self, problem: Problem) -> Policy:
         """Return a policy with the shapes of a trained one."""
         dim = problem.dim if self.head is None else self.head.outputs
         contexts = np.zeros((problem.num_rows, dim + (self.share > 0)))
-        return self.make_policy((contexts, np.zeros((problem.num_rows, problem.num_servers))))
+        return self.make_policy(contexts, np.zeros((problem.num_rows, problem.num_servers)))
 
 
 OfflinePolicy = TrainedRouter | ProjectedPolicy | WarmStart
@@ -227,7 +229,7 @@ def train_policies(
     for label, policy in policies.items():
         if isinstance(policy, OfflinePolicy):
             fitted = policy.fit(label, data, seeds, tuning_seed)
-            trained[label] = PerSeed([policy.make_policy(each) for each in fitted])  # type: ignore[arg-type]
+            trained[label] = PerSeed([policy.make_policy(**fitted[seed]) for seed in seeds])
         else:
             trained[label] = policy
     return trained

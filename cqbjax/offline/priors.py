@@ -12,28 +12,17 @@ ACQB on contexts x~ = sqrt(lambda0) V_0^(-1/2) x with utilities x'theta_0 + x~'t
 is estimated. The offset x'theta_0 is therefore all that ACQB needs to know of the prior.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core.files import ARRAYS
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import FitData, one_thread
+from cqbjax.offline.fits import FitData
 from cqbjax.offline.projection import project_rows
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import append_intercept
-
-
-class PriorSettings(NamedTuple):
-    """Settings of a prior, as in `policies.WarmStart`; lambda0 is ACQB's."""
-
-    weight: float
-    ridge: float
-    share: float
-    head: ContrastiveConfig | None
-    lambda0: float
 
 
 class Prior(NamedTuple):
@@ -80,33 +69,34 @@ def fit_prior(
 
 
 def fit_priors(
-    label: str, settings: PriorSettings, data: FitData, seeds: Sequence[int]
-) -> list[Prior]:
-    """Fit each seed's prior on its offline split, or load it from the cache.
+    label: str, data: FitData, seeds: Sequence[int], weight: float, ridge: float, lambda0: float,
+    share: float, head: ContrastiveConfig | None,
+) -> dict[int, dict[str, np.ndarray]]:  # fmt: skip
+    """Fit each seed's `Prior` on its offline split, or load it from the cache.
 
     Args:
         label: label of the policy, for the progress bar.
-        settings: settings for all seeds.
         data: from `make_fit_data`.
         seeds: [S] seeds of the runs.
+        weight: as in `fit_prior`.
+        ridge: as in `fit_prior`.
+        lambda0: as in `fit_prior`.
+        share: as in `extend`.
+        head: as in `policies.WarmStart`.
     """
     source = data.source
-    features = dict.fromkeys(seeds, data.embeddings)
-    if settings.head is not None:
-        every = np.arange(len(data.embeddings))
-        features = project_rows(settings.head, data, dict.fromkeys(seeds, every), label)
+    features = dict.fromkeys(seeds, source.embeddings)
+    if head is not None:
+        every = np.arange(len(source.embeddings))
+        features = project_rows(head, data, dict.fromkeys(seeds, every), label)
 
-    def fit(seeds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
-        for seed in seeds:
-            parts, contexts = source.split(seed), extend(features[seed], settings.share)
-            with one_thread():
-                prior = fit_prior(
-                    contexts[parts.offline], source.probabilities[parts.offline],
-                    contexts[parts.pool], settings.weight, settings.ridge, settings.lambda0,
-                )  # fmt: skip
-            yield {name: part.astype(np.float32) for name, part in prior._asdict().items()}
+    def fit(seed: int) -> list[dict[str, np.ndarray]]:
+        parts, contexts = source.split(seed), extend(features[seed], share)
+        prior = fit_prior(
+            contexts[parts.offline], source.probabilities[parts.offline], contexts[parts.pool],
+            weight, ridge, lambda0,
+        )  # fmt: skip
+        return [{name: part.astype(np.float32) for name, part in prior._asdict().items()}]
 
-    depends_on = (settings, data.rho, source.departure_digest)
-    paths = {seed: data.path(seed, ARRAYS, depends_on) for seed in seeds}
-    priors = data.fit_or_load(f"fitting {label}", paths, ARRAYS, fit)
-    return [Prior(**arrays) for arrays in priors.values()]
+    settings = dict.fromkeys(seeds, (weight, ridge, lambda0, share, head))
+    return data.fit_or_load("prior", f"fitting {label}", settings, fit)

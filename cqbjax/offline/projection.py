@@ -5,23 +5,20 @@ ACQB-CL runs ACQB on z = B(x). docs/notebook/projection.md argues the choices th
 open.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.files import ARRAYS
 from cqbjax.datasets import raw_utility
 from cqbjax.offline import contrastive
-from cqbjax.offline.contrastive import ContrastiveConfig, Pairs, normalise
+from cqbjax.offline.contrastive import ContrastiveConfig, Params, normalise
 from cqbjax.offline.fits import FitData
 
-Params = dict[str, Array]
 # Folded into the key of each layer's weights; flax, which held the network before, derived them.
 HIDDEN_KEY, OUTPUT_KEY = 0xB785D8D3, 0xA3840AA7
 # Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
@@ -75,7 +72,7 @@ def fit(
     embeddings: Array,
     utilities: Array,
     config: ContrastiveConfig,
-    available: Array | None = None,
+    available: Array,
 ) -> tuple[Params, History]:
     """Train one head: a pure function of (key, data), which `vmap` maps over seeds.
 
@@ -87,8 +84,8 @@ def fit(
         embeddings: [n, d] frozen encoder outputs.
         utilities: [n, N] perf - rho * cost.
         config: Settings.
-        available: [n] bool, the prompts of the offline split; None: all. The sample holds no
-            other row, so that seeds share one embedding array.
+        available: [n] bool, the prompts of the offline split. The sample holds no other row, so
+            that seeds share one embedding array.
 
     Returns:
         The parameters and the `History`.
@@ -104,31 +101,22 @@ def fit(
     cosine = contrastive.utility_cosine(u)
     # A row without a preference has cosine 0 with itself; its servers are equally good.
     mask = sample.mask & (jnp.diagonal(cosine) > 0)
-    optimiser = optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
-    params = init_head(key_init, x.shape[1], config)
 
-    def total_loss(params: Params, x: Array, pairs: Pairs) -> Array:
-        return jnp.sum(contrastive.info_nce(project(params, x), pairs, config.temperature))
-
-    def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], History]:
-        params, state = carry
+    def loss(params: Params, key: Array) -> tuple[Array, History]:
         slots, valid = contrastive.draw_minibatch(key, mask, config.prompts_per_epoch)
         pairs = contrastive.select_pairs(
             cosine[slots[:, None], slots[None, :]],
             config.iota_pos, config.iota_neg, config.negatives, valid,
         )  # fmt: skip
-
-        loss, gradient = jax.value_and_grad(total_loss)(params, x[slots], pairs)
-        # Adam's bias correction mixes integers and floats, which strict promotion refuses.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = optimiser.update(gradient, state, params)
+        z = project(params, x[slots])
+        total = jnp.sum(contrastive.info_nce(z, pairs, config.temperature))
         used = jnp.sum(pairs.used, dtype=jnp.int32)
-        mean = loss / jnp.maximum(used, 1).astype(loss.dtype)
-        return (cast(Params, optax.apply_updates(params, updates)), state), History(mean, used)
+        return total, History(total / jnp.maximum(used, 1).astype(total.dtype), used)
 
-    keys = jax.random.split(key_epochs, config.epochs)
-    (params, _), history = jax.lax.scan(step, (params, optimiser.init(params)), keys)
-    return params, history
+    return contrastive.train_adamw(
+        init_head(key_init, x.shape[1], config), loss,
+        jax.random.split(key_epochs, config.epochs), config.learning_rate, config.weight_decay,
+    )  # fmt: skip
 
 
 def fit_heads(
@@ -184,22 +172,20 @@ def train_heads(
     Raises:
         ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
     """
-    source, settings = data.source, (config, data.rho)
-    paths = {seed: data.path(seed, ARRAYS, settings) for seed in seeds}
-    paths = {seed: path.with_name(f"head_{seed}_{path.name}") for seed, path in paths.items()}
+    source = data.source
 
-    def fit_seeds(seeds: Sequence[int]) -> Iterator[Params]:
+    def fit_seeds(*seeds: int) -> list[Params]:
         available = np.zeros((len(seeds), source.table.num_prompts), bool)
         for row, seed in zip(available, seeds, strict=True):
             row[source.split(seed).offline] = True
         rounds = [rng.round_key(rng.run_key(seed), 0) for seed in seeds]
         keys = jnp.stack([rng.stream_key(key, rng.Stream.HEAD) for key in rounds])
-        utilities = raw_utility(source.table.performance, source.cost, data.rho)
-        stacked, _ = fit_heads(keys, data.embeddings, utilities, available, config)
-        for i in range(len(seeds)):
-            yield {name: leaf[i] for name, leaf in stacked.items()}
+        utilities = raw_utility(source.table.performance, source.cost, source.rho)
+        stacked, _ = fit_heads(keys, source.embeddings, utilities, available, config)
+        return [{name: leaf[i] for name, leaf in stacked.items()} for i in range(len(seeds))]
 
-    return data.fit_or_load(f"fitting {label}", paths, ARRAYS, fit_seeds, HEADS_AT_ONCE)
+    settings = dict.fromkeys(seeds, config)
+    return data.fit_or_load("head", f"fitting {label}", settings, fit_seeds, at_once=HEADS_AT_ONCE)
 
 
 def project_rows(
@@ -208,6 +194,6 @@ def project_rows(
     """Return each seed's contexts [rows, e] of some prompts by its head, as `train_heads`."""
     heads = train_heads(config, data, list(rows), label)
     return {
-        seed: np.asarray(project(params, data.embeddings[rows[seed]]))
+        seed: np.asarray(project(params, data.source.embeddings[rows[seed]]))
         for seed, params in heads.items()
     }

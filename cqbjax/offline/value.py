@@ -60,7 +60,7 @@ def context_card(source: DatasetSource, cache_dir: pathlib.Path) -> pl.DataFrame
 
 def evaluate_router(router: Router, data: fits.FitData, seed: int) -> dict[str, float]:
     """Train a tuned router on a seed's offline split, and evaluate it on the seed's pool."""
-    predicted = fits.predict_utilities({seed: router}, data)[seed]
+    predicted = fits.predict_utilities({seed: router}, data)[seed]["utilities"]
     order = np.argsort(-predicted, axis=1, kind="stable").T
     parts = data.source.split(seed)
     return average_served(data.source, parts, order[0], order[min(1, len(order) - 1)])

@@ -262,9 +262,11 @@ def test_fits_are_not_reused_for_other_training_data(dataset, tmp_path):
             data = fits.make_fit_data(one, tmp_path)
             (fitted,) = fits.predict_utilities({5: router}, data).values()
             parts = one.split(5)
-            refitted = router.fit(data.offline(parts.offline), rho=data.rho, seed=5)
+            refitted = router.fit(data.offline(parts.offline), rho=one.rho, seed=5)
             known = refitted.predict(one.embeddings[parts.pool])
-            np.testing.assert_allclose(fitted, known, rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(
+                fitted["utilities"], known, rtol=1e-4, atol=1e-5, err_msg=name
+            )
 
 
 def test_a_head_trains_on_the_offline_split_of_its_seed(dataset, tmp_path, monkeypatch):
@@ -360,7 +362,7 @@ def test_fits_are_cached_until_a_setting_changes(dataset, tmp_path, monkeypatch)
             train_policies(changed, dataset, SEEDS, tmp_path, None)
     with pytest.raises(AssertionError, match="repeated"):
         train_policies(policies, dataset, [6], tmp_path, 77)
-    damaged = next(tmp_path.glob("routerbench/*.npy"))
+    damaged = next(tmp_path.glob("routerbench/router_*.npz"))
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.raises(ValueError, match="not readable, delete it to make it again"):
         train_policies(policies, dataset, SEEDS, tmp_path, 77)
@@ -398,7 +400,7 @@ def test_user_defined_routers_are_refitted_after_edits_of_imports(dataset, tmp_p
         made = train_policies({"own": TrainedRouter(router)}, dataset, [5], tmp_path / "fits", 5)
         scores.append(float(made["own"].policies[0].scores[0, 0]))
     assert scores == [1.0, 1.0, 25.0]
-    assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
+    assert len(list((tmp_path / "fits").rglob("router_5_*.npz"))) == 2
 
 
 # Makes each kind of fit, or reads those that are kept.
@@ -435,18 +437,20 @@ def test_dataset_hash_is_computed_once_and_covers_all_training_data(dataset, tmp
     projection.train_heads(SMALL_HEAD, fits.make_fit_data(dataset, tmp_path), SEEDS[:1])
     assert len(hashed) == 1
     digests = {dataset.digest}
-    for field in ("performance", "cost", "contexts"):
-        table, cost = dataset.table, dataset.cost
+    for field in ("performance", "cost", "contexts", "probabilities"):
+        table, cost, chances = dataset.table, dataset.cost, dataset.probabilities
         prompt_pool = dataset.queries
         if field == "performance":
             table = dataclasses.replace(table, performance=table.performance / 2)
         elif field == "cost":
             cost = cost / 2
+        elif field == "probabilities":
+            chances = chances / 2
         else:
             prompt_pool = dataclasses.replace(prompt_pool, contexts=prompt_pool.contexts / 2)
-        other = dataclasses.replace(dataset, table=table, cost=cost, queries=prompt_pool)
-        digests.add(other.digest)
-    assert len(digests) == 4
+        changed = {"table": table, "cost": cost, "queries": prompt_pool, "probabilities": chances}
+        digests.add(dataclasses.replace(dataset, **changed).digest)
+    assert len(digests) == 5
 
 
 @pytest.mark.slow
@@ -486,7 +490,7 @@ def test_tuned_routers_are_stored_and_loaded_unchanged(router, dataset, tmp_path
     chosen = router.tune(split, rho=5.0, seed=77)
     assert fits.tune_router(router, data, 77) == chosen == fits.tune_router(router, data, 77)
     free, fixed = (
-        one.fit(split, rho=5.0, seed=77).predict(data.embeddings) for one in (router, chosen)
+        one.fit(split, rho=5.0, seed=77).predict(dataset.embeddings) for one in (router, chosen)
     )
     np.testing.assert_array_equal(free, fixed)
     assert len(chosen.grid) == 1 < len(router.grid)
@@ -498,7 +502,7 @@ def test_splits_of_two_sizes_share_routerdcs_program(dataset, tmp_path):
     program = router.fit.__globals__["train"]
     program.clear_cache()
     made = [
-        router.fit(data.offline(np.arange(n)), rho=5.0, seed=0).predict(data.embeddings[-4:])
+        router.fit(data.offline(np.arange(n)), rho=5.0, seed=0).predict(dataset.embeddings[-4:])
         for n in (30, 31)
     ]
     assert program._cache_size() == 1
@@ -621,8 +625,8 @@ def test_an_experiment_on_generated_files_is_labelled_everywhere(tmp_path):
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
-    remaining = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
-    assert len(written) == 3 and remaining.count(".npy") == 4 and remaining.count(".npz") == 2
+    remaining = [path.name.split("_")[0] for path in (tmp_path / "fits" / name).iterdir()]
+    assert len(written) == 3 and remaining.count("router") == 4 and remaining.count("head") == 2
     rates = choose_arrival_rates(
         source.dataset_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )
@@ -652,8 +656,8 @@ def test_offline_predictions_follow_the_pool_order_of_each_seed(monkeypatch):
         lambda head, data, rows, label: calls.append((head, rows)) or rows,
     )  # fmt: skip
     projected = ProjectedPolicy(Acqb(), ContrastiveConfig())
-    (one, other) = projected.fit("cl", data, [5, 3], None)
-    assert (one.tolist(), other.tolist()) == ([2], [4, 1])
+    made = projected.fit("cl", data, [5, 3], None)
+    assert {seed: each["contexts"].tolist() for seed, each in made.items()} == {5: [2], 3: [4, 1]}
     assert calls[0][0] == ContrastiveConfig() and list(calls[0][1]) == [5, 3]
     routed = TrainedRouter(Zero(), schedule="joint", retry="fallback").make_policy(np.eye(3))
     assert (routed.by, routed.retry, routed.recall_by) == ("row", "fallback", "row")

@@ -161,7 +161,7 @@ def test_the_estimate_stays_within_two_percent_of_alpha_with_a_prior(shared_data
         features[parts.offline], source.probabilities[parts.offline], features[parts.pool],
         policy.weight, policy.ridge, 1.0,
     )  # fmt: skip
-    run = estimator_error.play(source.queries, size, rate, 200, 0, policy.make_policy(prior))
+    run = estimator_error.play(source.queries, size, rate, 200, 0, policy.make_policy(*prior))
     distances = estimator_error.measure(run, np.arange(20, 201, 20))
     assert estimator_error.percent(distances, 0.3).max() < 2.0
 
@@ -193,17 +193,14 @@ def test_prior_is_fitted_on_the_offline_split_and_evaluated_on_the_pool(monkeypa
     embeddings = np.arange(12.0)[:, None]
     parts = {3: ([1, 4], [0, 2, 9]), 5: ([7], [8, 11])}
     source = SimpleNamespace(
-        probabilities=100 + embeddings, departure_digest="d",
+        probabilities=100 + embeddings, embeddings=embeddings,
         split=lambda seed: SimpleNamespace(
             pool=np.array(parts[seed][0]), offline=np.array(parts[seed][1])
         ),
     )  # fmt: skip
     data = SimpleNamespace(
         source=source,
-        embeddings=embeddings,
-        rho=5.0,
-        path=lambda seed, *_: seed,
-        fit_or_load=lambda label, paths, form, fit: dict(zip(paths, fit(list(paths)), strict=True)),
+        fit_or_load=lambda kind, label, settings, fit: {seed: fit(seed)[0] for seed in settings},
     )
     calls = []
 
@@ -213,6 +210,7 @@ def test_prior_is_fitted_on_the_offline_split_and_evaluated_on_the_pool(monkeypa
         return priors.Prior(pool, 10 * pool)
 
     monkeypatch.setattr(priors, "fit_prior", fit)
-    made = priors.fit_priors("warm", priors.PriorSettings(0.1, 0.2, 0.0, None, 0.3), data, [5, 3])
+    made = priors.fit_priors("warm", data, [5, 3], 0.1, 0.2, 0.3, 0.0, None)
     assert calls == [([8, 11], [108, 111], [7]), ([0, 2, 9], [100, 102, 109], [1, 4])]
-    assert [one.contexts.ravel().tolist() for one in made] == [[7], [1, 4]]
+    contexts = {seed: one["contexts"].ravel().tolist() for seed, one in made.items()}
+    assert contexts == {5: [7], 3: [1, 4]}

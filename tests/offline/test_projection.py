@@ -119,7 +119,7 @@ def test_pairs_and_loss_match_scalar_code(seed: int, cap: int) -> None:
 @pytest.mark.slow
 def test_loss_gradient_is_finite_and_zero_for_skipped_queries() -> None:
     z = jax.random.normal(jax.random.key(0), (6, 4))
-    pairs = select_pairs(jnp.eye(6), 0.5, -0.5, 64)
+    pairs = select_pairs(jnp.eye(6), 0.5, -0.5, 64, jnp.ones(6, bool))
     assert not pairs.used.any()
     gradient = jax.grad(lambda z: jnp.sum(info_nce(z, pairs, 0.07)))(z)
     np.testing.assert_array_equal(gradient, 0.0)
@@ -138,9 +138,14 @@ def test_rows_with_constant_utilities_are_never_negatives() -> None:
     )
     flat = [[1, 0, 0], [1, 0.1, 0], [1, 0, 0.1], [0.5, 0.5, 0.5]]
     used = [
-        int(fit(jax.random.key(0), jnp.eye(5, 2), jnp.asarray([*flat, last]), config)[1].used[0])
+        int(
+            fit(
+                jax.random.key(0), jnp.eye(5, 2), jnp.asarray([*flat, last]), config,
+                jnp.ones(5, bool),
+            )[1].used[0]
+        )
         for last in ([0.2, 0.2, 0.2], [0.0, 1.0, 0.0])
-    ]
+    ]  # fmt: skip
     # Then all but the flat row and the one of another taste, which is alike to nobody.
     assert used == [0, 3]
 
@@ -253,9 +258,10 @@ def test_gradient_step_is_the_sum_over_used_queries() -> None:
         SMALL, epochs=1, learning_rate=0.01, weight_decay=0.1, prompts_per_model=40
     )
     key = jax.random.key(5)
-    params, history = fit(key, x, u, config)
+    everything = jnp.ones(24, bool)
+    params, history = fit(key, x, u, config, everything)
     key_sample, key_init, _ = jax.random.split(key, 3)
-    sample = draw_balanced_sample(key_sample, jnp.asarray(u), 40)
+    sample = draw_balanced_sample(key_sample, jnp.asarray(u), 40, everything)
     rows = np.asarray(sample.rows)[np.asarray(sample.mask)]
     chosen = scalar_pairs(scalar_cosine(u[rows].astype(float)), 0.5, 0.3, 64, [True] * 24)
     start = init_head(key_init, 16, config)
@@ -282,9 +288,11 @@ def test_gradient_step_is_the_sum_over_used_queries() -> None:
 def test_a_float_setting_does_not_recompile() -> None:
     x, u, _ = planted(5)
     config = dataclasses.replace(SMALL, epochs=2)
-    fit(jax.random.key(0), x, u, config)
+    everything = jnp.ones(len(x), bool)
+    fit(jax.random.key(0), x, u, config, everything)
     compiled = fit._cache_size()
-    fit(jax.random.key(1), x, u, dataclasses.replace(config, temperature=0.5, iota_neg=0.0))
+    changed = dataclasses.replace(config, temperature=0.5, iota_neg=0.0)
+    fit(jax.random.key(1), x, u, changed, everything)
     assert fit._cache_size() == compiled
 
 

@@ -1,7 +1,6 @@
 """The tables of the routers: against scalar code, and the script on made-up files."""
 
 import dataclasses
-import pathlib
 from types import SimpleNamespace
 
 import dataset_files
@@ -100,12 +99,11 @@ def test_heads_are_trained_with_split_and_key_of_their_seed(source, monkeypatch)
 
     monkeypatch.setattr(projection, "fit_heads", fit)
     data = SimpleNamespace(
-        source=source, rho=2.0, embeddings=source.embeddings,
-        path=lambda seed, *_: pathlib.Path(f"{seed}"),
-        fit_or_load=lambda label, paths, form, fit, most: dict(
-            zip(paths, fit(list(paths)), strict=True)
+        source=source,
+        fit_or_load=lambda kind, label, settings, fit, at_once: dict(
+            zip(settings, fit(*settings), strict=True)
         ),
-    )  # fmt: skip
+    )
     made = projection.train_heads(HEAD, data, [8, 4])
     assert {seed: one["w"].tolist() for seed, one in made.items()} == {8: [1.0], 4: [2.0]}
     ((keys, available),) = calls
@@ -178,7 +176,7 @@ def test_router_tables_match_hand_computations(source, tmp_path):
         split = data.offline(parts.offline)
         own = routers["knn"].tune(split, rho=2.0, seed=seed)
         own_choices.add(own.grid[0])
-        scores = own.fit(split, rho=2.0, seed=seed).predict(data.embeddings[parts.pool])
+        scores = own.fit(split, rho=2.0, seed=seed).predict(source.embeddings[parts.pool])
         server = scores.argmax(axis=1)
         served = rows["knn"]["departure"], rows["knn"]["utility"]
         assert served == pytest.approx([t[np.arange(20), server].mean() for t in (chance, raw)])

@@ -58,11 +58,12 @@ def configure(label: str) -> Any:
     policy = hydra.utils.instantiate(policies()[label])
     if isinstance(policy, WarmStart):
         draw, rows = np.random.default_rng(1), SINGLE.num_rows
-        return policy.make_policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))
+        return policy.make_policy(draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3)))
     if isinstance(policy, TrainedRouter) and isinstance(policy.router, Conditional):
         draw, num_types = np.random.default_rng(1), policy.router.num_types
         types = draw.uniform(0.1, 0.9, (num_types, SINGLE.num_servers))
-        return policy.make_policy((draw.normal(size=(SINGLE.num_rows, num_types)), types))
+        scores = draw.normal(size=(SINGLE.num_rows, num_types))
+        return policy.make_policy(np.zeros(0), scores, types)
     if isinstance(policy, OfflinePolicy):
         columns = 4 if isinstance(policy, ProjectedPolicy) else SINGLE.num_servers
         return policy.make_policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))

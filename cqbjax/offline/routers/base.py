@@ -6,7 +6,7 @@ predicts the utility of every server for any embedding.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -106,7 +106,8 @@ class Router(Protocol):
     """Settings of a router; a frozen dataclass.
 
     A router with the attribute `on_departures = True` learns from `OfflineSplit.departure` and
-    predicts the log-odds of a departure, which `retry=posterior` needs.
+    predicts the log-odds of a departure, which `retry=posterior` needs. One with `num_types` G
+    distinguishes G types of prompts, and what it fits also has `predict_types`.
     """
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Router":
@@ -166,10 +167,12 @@ class PerformanceRouter:
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
 
-        def error(value: Any, train: Indices, held: Indices) -> float:
-            return ((self.train(x[train], y[train], value, seed)(x[held]) - y[held]) ** 2).sum()
+        def errors(grid: Sequence[Any], train: Indices, held: Indices) -> Iterator[float]:
+            for value in grid:
+                predict = self.train(x[train], y[train], value, seed)
+                yield ((predict(x[held]) - y[held]) ** 2).sum()
 
-        chosen = cross_validate(self.grid, error, len(x), self.fold_count, seed)
+        chosen = cross_validate(self.grid, errors, len(x), self.fold_count, seed)
         return dataclasses.replace(self, grid=(chosen,))  # type: ignore[type-var]
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
@@ -179,16 +182,6 @@ class PerformanceRouter:
         predict = self.train(split.embeddings, split.performance, chosen, seed)
         weighted_cost = rho * split.cost.mean(axis=0)
         return ScoringRouter(lambda x: predict(x) - weighted_cost)
-
-
-def is_on_departures(router: Router) -> bool:
-    """Return whether a router learns from departures and predicts their log-odds."""
-    return bool(getattr(router, "on_departures", False))
-
-
-def count_types(router: Router) -> int:
-    """Return the number of types of prompts of a router that distinguishes types, else 0."""
-    return int(getattr(router, "num_types", 0))
 
 
 def view_rows(rows: Floats) -> NDArray[np.void]:
@@ -217,24 +210,22 @@ def cluster(embeddings: Floats, clusters: int, seed: int) -> "KMeans":
 
 
 def cross_validate(
-    grid: Sequence[T], loss: Callable[[T, Indices, Indices], float], n: int, count: int, seed: int
-) -> T:
+    grid: Sequence[T], losses: Callable[[Sequence[T], Indices, Indices], Iterable[float]], n: int,
+    count: int, seed: int,
+) -> T:  # fmt: skip
     """Choose a hyper-parameter by cross-validation; the first of the grid where they tie.
 
     Args:
         grid: values; a single one is returned without validation.
-        loss: function (value, training rows, held-out rows) -> loss.
+        losses: function (values, training rows, held-out rows) -> loss of each value.
         n: number of rows.
         count: number of folds.
         seed: seed of the folds.
     """
     if len(grid) == 1:
         return grid[0]
-    total = dict.fromkeys(grid, 0.0)
-    for train, held in split_folds(n, count, seed):
-        for value in total:
-            total[value] += loss(value, train, held)
-    return min(total, key=total.__getitem__)
+    folds = [list(losses(grid, train, held)) for train, held in split_folds(n, count, seed)]
+    return grid[int(np.argmin(np.sum(folds, axis=0)))]
 
 
 def check_grid(name: str, values: tuple[int, ...]) -> None:

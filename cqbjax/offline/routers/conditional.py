@@ -47,11 +47,11 @@ class FittedTypes:
         departure = self.weigh(embeddings) @ self.types
         return np.log(departure) - np.log1p(-departure)
 
-    def predict_types(self, embeddings: Floats) -> Floats:
-        """Return the log-probability of each type, above each server's departures: [P + N, G]."""
+    def predict_types(self, embeddings: Floats) -> dict[str, Floats]:
+        """Return `scores`, log-probabilities of types [P, G], and `types`, their departures."""
         weights = self.weigh(embeddings)
-        log_weights = np.log(weights, where=weights > 0, out=np.full_like(weights, NEVER))
-        return np.vstack([log_weights, self.types.T])
+        scores = np.log(weights, where=weights > 0, out=np.full_like(weights, NEVER))
+        return {"scores": scores, "types": self.types}
 
 
 @dataclass(frozen=True)

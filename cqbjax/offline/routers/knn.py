@@ -7,7 +7,7 @@ to.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from cqbjax.offline.routers.base import (
     PerformanceRouter,
     ScoringRouter,
     check_grid,
+    cross_validate,
     split_folds,
     view_rows,
 )
@@ -35,9 +36,7 @@ AT_ONCE = 256
 Loss = Callable[[Floats, Indices], Floats]
 
 
-def mean_of_nearest(
-    stored: Floats, values: Floats, queries: Floats, grid: tuple[int, ...]
-) -> Floats:
+def mean_of_nearest(stored: Floats, values: Floats, queries: Floats, grid: Sequence[int]) -> Floats:
     """Average values over the k rows nearest to each query by cosine, for each k: [G, P, N].
 
     Rows as far as the k-th share the remaining weight equally, so that ties do not depend on the
@@ -128,13 +127,12 @@ def choose_k(
             f"every k of {grid} exceeds the {smallest} prompts of a training fold; give a "
             "smaller k."
         )
-    if len(usable) == 1:
-        return usable[0]
-    total = np.zeros(len(usable))
-    for train, held in split_folds(len(embeddings), fold_count, seed):
-        predicted = mean_of_nearest(embeddings[train], values[train], embeddings[held], usable)
-        total += loss(predicted, held)
-    return usable[int(np.argmin(total))]
+
+    def losses(grid: Sequence[int], train: Indices, held: Indices) -> Floats:
+        predicted = mean_of_nearest(embeddings[train], values[train], embeddings[held], grid)
+        return loss(predicted, held)
+
+    return cross_validate(usable, losses, len(embeddings), fold_count, seed)
 
 
 @dataclass(frozen=True)

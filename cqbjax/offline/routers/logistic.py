@@ -7,6 +7,7 @@ of a departure.
 """
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,13 +83,16 @@ class Logistic:
         if departure is None:
             raise ValueError("the offline split has no departure probabilities to learn from.")
 
-        def cross_entropy(ridge: float, train: Indices, held: Indices) -> float:
-            theta, constant = fit_log_odds(x[train], departure[train], ridge, intercept=True)
-            log_odds = x[held] @ theta.T + constant
-            return float(np.sum(np.logaddexp(0.0, log_odds) - departure[held] * log_odds))
+        def cross_entropies(
+            grid: Sequence[float], train: Indices, held: Indices
+        ) -> Iterator[float]:
+            for ridge in grid:
+                theta, constant = fit_log_odds(x[train], departure[train], ridge, intercept=True)
+                log_odds = x[held] @ theta.T + constant
+                yield float(np.sum(np.logaddexp(0.0, log_odds) - departure[held] * log_odds))
 
         grid = sorted(self.ridges, reverse=True)
-        ridge = cross_validate(grid, cross_entropy, len(x), self.fold_count, seed)
+        ridge = cross_validate(grid, cross_entropies, len(x), self.fold_count, seed)
         return dataclasses.replace(self, ridges=(ridge,))
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:

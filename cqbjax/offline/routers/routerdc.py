@@ -6,19 +6,17 @@ trainable linear projection takes its place. Both contrastive losses are kept.
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.offline.contrastive import normalise
+from cqbjax.offline.contrastive import Params, normalise, train_adamw
 from cqbjax.offline.routers.base import Floats, OfflineSplit, Router, ScoringRouter, cluster
 
-Params = dict[str, Array]
 # Folded into the key of each array; flax, which held the model before, derived them.
 SERVERS_KEY, PROJECTION_KEY = 0xBF8B4530, 0x5F0829B9
 PADDED = 256  # rows to a multiple of which a split is padded
@@ -118,12 +116,11 @@ def train(
 ) -> tuple[Params, Array]:
     """Train by AdamW; return the parameters and the loss [steps]."""
     key_init, key_steps = jax.random.split(key)
-    params = init_model(key_init, embeddings.shape[1], target.shape[1], settings.width)
-    optimiser = optax.adamw(settings.learning_rate, weight_decay=settings.weight_decay)
     top = min(settings.top_k, target.shape[1])
     last = min(settings.last_k, target.shape[1])
 
-    def loss(params: Params, batch: TrainingBatch) -> Array:
+    def loss(params: Params, key: Array) -> tuple[Array, Array]:
+        batch = draw_batch(key, layout, settings.batch, settings.others)
         anchor = project(params, embeddings[batch.rows])
         same = project(params, embeddings[batch.same])
         other = project(params, embeddings[batch.other])
@@ -132,20 +129,13 @@ def train(
             anchor @ servers.T, target[batch.rows], top, last, settings.floor, settings.ceiling
         )
         cluster = sample_sample_loss(anchor, same, other)
-        return jnp.mean(routing) + settings.cluster_weight * jnp.mean(cluster)
+        total = jnp.mean(routing) + settings.cluster_weight * jnp.mean(cluster)
+        return total, total
 
-    def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], Array]:
-        params, state = carry
-        batch = draw_batch(key, layout, settings.batch, settings.others)
-        value, gradient = jax.value_and_grad(loss)(params, batch)
-        # Adam's bias correction mixes integers and floats, which strict promotion refuses.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = optimiser.update(gradient, state, params)
-        return (cast(Params, optax.apply_updates(params, updates)), state), value
-
-    keys = jax.random.split(key_steps, settings.steps)
-    (params, _), losses = jax.lax.scan(step, (params, optimiser.init(params)), keys)
-    return params, losses
+    return train_adamw(
+        init_model(key_init, embeddings.shape[1], target.shape[1], settings.width), loss,
+        jax.random.split(key_steps, settings.steps), settings.learning_rate, settings.weight_decay,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

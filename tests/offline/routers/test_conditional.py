@@ -61,8 +61,8 @@ def test_the_prior_is_an_average_over_near_prompts_and_a_floor():
     router = Conditional(temperature=0.3, floor=0.2, num_types=7)
     fitted = router.fit(split, rho=1.0, seed=0)
     exported = fitted.predict_types(split.embeddings[:9])
-    assert exported.shape == (9 + 4, 7)
-    weights, types = np.exp(exported[:9]), exported[9:].T
+    weights, types = np.exp(exported["scores"]), exported["types"]
+    assert weights.shape == (9, 7) and types.shape == (7, 4)
     offline = split.embeddings / np.linalg.norm(split.embeddings, axis=1, keepdims=True)
     for row in range(9):
         near = np.exp(offline @ offline[row] / 0.3)
@@ -84,7 +84,9 @@ def test_after_a_failure_the_next_llm_is_the_conditional_best(retry):
     """The second best of the marginal order is wrong, and the conditional one right."""
     source = make_hopeless(3, 4)
     log_prior = np.log(np.tile([0.5, 0.5], (3, 1)))
-    policy = TrainedRouter(Conditional(num_types=2), retry=retry).make_policy((log_prior, TYPES))
+    policy = TrainedRouter(Conditional(num_types=2), retry=retry).make_policy(
+        np.zeros((3, 4)), log_prior, TYPES
+    )
     shown = attempts(policy, source=source)[0][:, 0].tolist()
     marginal = np.argsort(-TYPES.mean(axis=0)).tolist()
     assert marginal == [0, 1, 2, 3]

@@ -444,5 +444,5 @@ def test_tied_settings_resolve_to_the_first_of_the_grid():
         return np.zeros(len(predicted))
 
     assert choose_k(x, values, loss, (20, 5, 10), 4, 0) == 5 and sorted(rows) == list(range(40))
-    assert cross_validate([3.0, 1.0, 2.0], lambda *_: 1.0, 40, 4, 0) == 3.0
-    assert cross_validate([3.0, 1.0, 2.0], lambda value, *_: value, 40, 4, 0) == 1.0
+    assert cross_validate([3.0, 1.0, 2.0], lambda grid, *_: [1.0] * len(grid), 40, 4, 0) == 3.0
+    assert cross_validate([3.0, 1.0, 2.0], lambda grid, *_: grid, 40, 4, 0) == 1.0
