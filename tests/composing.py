@@ -31,7 +31,7 @@ def compose_config(*overrides):
     return job.config
 
 
-class Called(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command left, under the names that a finished process has."""
 
     returncode: int
@@ -61,7 +61,7 @@ def run_command(name, *words):
         except SystemExit as stopped:
             status = stopped.code
     assert configured or status or name != "run"
-    return Called(status, out.getvalue(), err.getvalue())
+    return CommandResult(status, out.getvalue(), err.getvalue())
 
 
 def script(*words, cwd=REPOSITORY):

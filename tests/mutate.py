@@ -18,7 +18,7 @@ import pathlib
 import tempfile
 
 from mutation import faults
-from mutation.trials import CHOSEN, TIERS, Trials, prepare
+from mutation.trials import CHOSEN, TIERS, TrialFolders, prepare
 
 TESTS = pathlib.Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
@@ -71,7 +71,9 @@ def main() -> None:
     draw_page(sample, stored)
 
 
-def try_all(left: list[dict], trials: Trials, tiers: list[str], stored: dict, sample: list) -> None:
+def try_all(
+    left: list[dict], trials: TrialFolders, tiers: list[str], stored: dict, sample: list
+) -> None:
     """Try faults, each in the copy that is free, and keep every outcome at once."""
     with concurrent.futures.ThreadPoolExecutor(trials.copies.qsize()) as pool:
         tried = {pool.submit(trials.attempt, one, tiers): one for one in left}

@@ -45,7 +45,7 @@ def mean_per_round(sums):
 
 
 @dataclasses.dataclass(frozen=True)
-class Waiting(Recorder):
+class WaitingByRow(Recorder):
     """Queries that wait, of each row of the source's table, summed over rounds."""
 
     name, label, unit, dims = "waiting", "Waiting", "queries", ("row",)

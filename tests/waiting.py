@@ -8,7 +8,7 @@ from cqbjax.core.recorders import Recorder
 
 
 @dataclasses.dataclass(frozen=True)
-class Waited(Recorder):
+class SumOfWaits(Recorder):
     """Rounds that departed queries had waited, summed."""
 
     name, label, unit, better = "waited", "Rounds waited", "rounds", "less"
@@ -23,7 +23,7 @@ class Waited(Recorder):
 
 
 @dataclasses.dataclass(frozen=True)
-class Left(Recorder):
+class DepartureRounds(Recorder):
     """The round in which each query left, by the round in which it came."""
 
     name, label, unit = "left", "Round of departure", "round"

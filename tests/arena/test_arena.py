@@ -36,16 +36,16 @@ class Mine(EpsilonGreedy):
 
 
 @pytree
-class Single(EpsilonGreedy):
+class SingleAnswerPolicy(EpsilonGreedy):
     """Answers with one LLM alone."""
 
     def check(self, problem):
         if problem.assortment_size > 1:
-            raise ValueError("Single answers with one LLM: K must be 1")
+            raise ValueError("SingleAnswerPolicy answers with one LLM: K must be 1")
 
 
 @pytree
-class Silent(EpsilonGreedy):
+class SilentSingleAnswerPolicy(EpsilonGreedy):
     """Answers with one LLM alone, and does not say so."""
 
     def select(self, key, state, observation):
@@ -54,7 +54,7 @@ class Silent(EpsilonGreedy):
 
 
 @pytree
-class Peeks(RandomRouting):
+class FrameReader(RandomRouting):
     """Looks through its callers for what its source has drawn."""
 
     def init(self, problem, contexts):
@@ -76,17 +76,17 @@ class Peeks(RandomRouting):
 
 
 @pytree
-class PeeksInLongRuns(Peeks):
+class FrameReaderInLongRuns(FrameReader):
     """Peeks in runs that are longer than those of the checks."""
 
     def init(self, problem, contexts):
         if problem.horizon > 48:
-            return Peeks.init(self, problem, contexts)
+            return FrameReader.init(self, problem, contexts)
         return jnp.zeros((problem.num_rows, problem.num_servers))
 
 
 @pytree
-class PeeksUnchecked(Peeks):
+class FrameReaderOutsideChecks(FrameReader):
     """Peeks unless a check calls it."""
 
     def init(self, problem, contexts):
@@ -98,12 +98,12 @@ class PeeksUnchecked(Peeks):
                 names |= {frame.f_code.co_name, *(k for k in frame.f_locals if k == "instance")}
             frame = frame.f_back
         if "instance" in names and not any("check" in name for name in names):
-            return Peeks.init(self, problem, contexts)
+            return FrameReader.init(self, problem, contexts)
         return jnp.zeros((problem.num_rows, problem.num_servers))
 
 
 @pytree
-class Hides(Peeks):
+class HiddenFrameReader(FrameReader):
     """Peeks, and refuses to be looked at."""
 
     def check(self, problem):
@@ -111,7 +111,7 @@ class Hides(Peeks):
             raise ValueError("not with four")
 
 
-class Trained(TrainedRouter):
+class LateTrainedRouter(TrainedRouter):
     """Would be trained before it runs."""
 
     def __init__(self):
@@ -122,7 +122,7 @@ CALLS = []
 
 
 @pytree
-class Remembers(EpsilonGreedy):
+class GlobalVariablePolicy(EpsilonGreedy):
     """Keeps a global."""
 
     def select(self, key, state, observation):
@@ -132,7 +132,7 @@ class Remembers(EpsilonGreedy):
 
 
 @pytree
-class CallsBack(EpsilonGreedy):
+class CallbackPolicy(EpsilonGreedy):
     """Keeps a global on the other side of a callback."""
 
     def select(self, key, state, observation):
@@ -141,7 +141,7 @@ class CallsBack(EpsilonGreedy):
 
 
 @pytree
-class Twice(EpsilonGreedy):
+class ServerShownTwice(EpsilonGreedy):
     """Shows a server twice."""
 
     def select(self, key, state, observation):
@@ -150,7 +150,7 @@ class Twice(EpsilonGreedy):
 
 
 @pytree
-class Knows(RandomRouting):
+class SeedRecognizer(RandomRouting):
     """Tells the seed by the contexts, and draws again what users think of the LLMs."""
 
     def init(self, problem, contexts):
@@ -171,7 +171,7 @@ class Knows(RandomRouting):
 
     def check(self, problem):
         if problem.assortment_size > 1:
-            raise ValueError("Knows plays K = 1")
+            raise ValueError("SeedRecognizer plays K = 1")
 
     def update(self, state, observation, action, feedback):
         return state
@@ -389,23 +389,31 @@ def _check_edits_are_refused(place):
 
 @pytest.mark.slow
 def test_unsupported_tasks_of_a_policy_are_skipped(folder):
-    done = run_command("arena", "policy=my_policy.py:Single", "tasks=paper,pairs", *TINY)
+    done = run_command(
+        "arena", "policy=my_policy.py:SingleAnswerPolicy", "tasks=paper,pairs", *TINY
+    )
     assert done.returncode == 3
-    assert "pairs left out: Single answers with one LLM: K must be 1" in done.stdout
-    assert {*boards.read_board(folder / "arena" / "Single").rows["task"]} == {"paper"}
+    assert "pairs left out: SingleAnswerPolicy answers with one LLM: K must be 1" in done.stdout
+    assert {*boards.read_board(folder / "arena" / "SingleAnswerPolicy").rows["task"]} == {"paper"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Trained", "policy Trained cannot be checked: it is trained before it runs"),
-        ("Silent", "at K=2 (`check` may reject other K): "),
-        ("Hides", "policy Hides must play N=4, K=1, d=3, but: not with four"),
-        ("Peeks", "must not see the true utilities"),
-        ("Remembers", "select and update must be pure"),
-        ("CallsBack", "must compute in JAX alone"),
-        ("Twice", "distinct"),
+        (
+            "LateTrainedRouter",
+            "policy LateTrainedRouter cannot be checked: it is trained before it runs",
+        ),
+        ("SilentSingleAnswerPolicy", "at K=2 (`check` may reject other K): "),
+        (
+            "HiddenFrameReader",
+            "policy HiddenFrameReader must play N=4, K=1, d=3, but: not with four",
+        ),
+        ("FrameReader", "must not see the true utilities"),
+        ("GlobalVariablePolicy", "select and update must be pure"),
+        ("CallbackPolicy", "must compute in JAX alone"),
+        ("ServerShownTwice", "distinct"),
     ],
 )
 def test_cheating_policies_are_rejected_at_entry(name, message, folder):
@@ -418,8 +426,11 @@ def test_cheating_policies_are_rejected_at_entry(name, message, folder):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("PeeksInLongRuns", "a contestant must not see the true utilities"),
-        ("PeeksUnchecked", "policy PeeksUnchecked: queue_length differs when it is run again"),
+        ("FrameReaderInLongRuns", "a contestant must not see the true utilities"),
+        (
+            "FrameReaderOutsideChecks",
+            "policy FrameReaderOutsideChecks: queue_length differs when it is run again",
+        ),
     ],
 )
 def test_verification_detects_cheating_that_entry_checks_miss(name, message, folder):
@@ -435,13 +446,13 @@ def test_verification_detects_cheating_that_entry_checks_miss(name, message, fol
 @pytest.mark.slow
 def test_verification_detects_a_policy_that_knows_the_seed(folder):
     words = ("tasks=paper", "seeds=4", "rounds=0.1", "tuning=false")
-    done = run_command("arena", "policy=my_policy.py:Knows", *words)
+    done = run_command("arena", "policy=my_policy.py:SeedRecognizer", *words)
     assert done.returncode == 0, done.stderr
-    place = folder / "arena" / "Knows"
+    place = folder / "arena" / "SeedRecognizer"
     gaps = dict(pl.read_csv(place / "table.csv").select("policy", "gap").iter_rows())
-    assert gaps["Knows"] == 0 < gaps["random"], "it does as well as the oracle"
+    assert gaps["SeedRecognizer"] == 0 < gaps["random"], "it does as well as the oracle"
     message = refusal_of(["verify", place, "samples=2"], "arena")
-    assert "policy Knows knows more than its feedback tells" in message
+    assert "policy SeedRecognizer knows more than its feedback tells" in message
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from benchmarks.compile_for_gpu import Compiled
 MB = 1_000_000
 
 
-class Most(NamedTuple):
+class OperationLimits(NamedTuple):
     """What one round may be at most, and a turn of its loop over waiting queries if it has one.
 
     `table` is the size that no kernel may write outside its place: the bytes of a run's page store
@@ -33,11 +33,11 @@ class Most(NamedTuple):
 
 IMAGE = 1000 * 384 * 4
 LIMITS = {
-    ("d=5 N=5 K=1", "acqb"): Most(44, 27_200, None, 12 * 8 * 128 * 4),
-    ("d=5 N=5 K=2", "acqb"): Most(93, 198_000, None, 36 * 16 * 64 * 4),
-    ("d=5 N=5 K=1", "random"): Most(12, 20_100, None, 20_000),
-    ("d=384 N=14 K=1", "acqb"): Most(47, 7.97 * MB, (4, 0.79 * MB), IMAGE),
-    ("d=384 N=14 K=2", "acqb"): Most(75, 20.6 * MB, (8, 2.38 * MB), IMAGE),
+    ("d=5 N=5 K=1", "acqb"): OperationLimits(44, 27_200, None, 12 * 8 * 128 * 4),
+    ("d=5 N=5 K=2", "acqb"): OperationLimits(93, 198_000, None, 36 * 16 * 64 * 4),
+    ("d=5 N=5 K=1", "random"): OperationLimits(12, 20_100, None, 20_000),
+    ("d=384 N=14 K=1", "acqb"): OperationLimits(47, 7.97 * MB, (4, 0.79 * MB), IMAGE),
+    ("d=384 N=14 K=2", "acqb"): OperationLimits(75, 20.6 * MB, (8, 2.38 * MB), IMAGE),
 }
 # Relative difference of the planned bytes of a run and those of the compiled program.
 PLANNED = 0.1
@@ -73,7 +73,7 @@ def child(*words: str) -> str:
     return done.stdout
 
 
-def faults(loop: hlo.Loop, most: Most, width: int, turns: int = 1) -> list[str]:
+def faults(loop: hlo.Loop, most: OperationLimits, width: int, turns: int = 1) -> list[str]:
     """Return what is wrong with a loop over rounds."""
     wrong = []
     for kernel in loop.all_kernels():
@@ -144,7 +144,7 @@ def test_planted_faults_are_detected_in_compiled_programs():
     for part in child("-c", PLANTED).split("PROGRAM ")[1:]:
         name, text = part.split("\n", 1)
         (loop,) = hlo.loops(text)
-        programs[name] = faults(loop, Most(100, 1e9, None, 64 * 256 * 4), 1)
+        programs[name] = faults(loop, OperationLimits(100, 1e9, None, 64 * 256 * 4), 1)
     assert list(programs) == ["plain", "copied", "one_by_one", "in_turns"]
     assert programs.pop("plain") == []
     expected = ("a table is copied", "custom-call", "loops within a round")
@@ -223,7 +223,7 @@ def test_kernel_bytes_count_reads_and_writes():
     (inner,) = loop.loops
     assert inner.turns is None and loop.work == (3, 1204 + 804 + 864)
     assert loop.work_a_turn == (1, 8000) and inner.kernels[0].fresh == 4000
-    expected = faults(loop, Most(2, 5000.0, (1, 7999.0), 1000), 1)
+    expected = faults(loop, OperationLimits(2, 5000.0, (1, 7999.0), 1000), 1)
     assert [one.split(":")[0] for one in expected] == [
         "custom-call cusolver_syevd (f32[10,10]{1,0}, s8[64]{0})", "a table is copied", "kernels",
         "bytes a turn",
@@ -240,7 +240,7 @@ def test_kernel_bytes_count_reads_and_writes():
     ],
 )  # fmt: skip
 def test_transfers_through_the_host_are_detected(operation, expected):
-    most = Most(10, 1e6, (1, 1e6), 4001)
+    most = OperationLimits(10, 1e6, (1, 1e6), 4001)
     line = (
         '  %f = (f32[10,10]{1,0}, s8[64]{0}) custom-call(%v), custom_call_target="cusolver_syevd"\n'
     )

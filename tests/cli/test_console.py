@@ -348,17 +348,17 @@ RAISING = """
 from cqbjax.core.pytree import pytree
 
 
-class Plain:
+class PlainClass:
     pass
 
 
-class Raises:
+class RaisingConstructor:
     def __init__(self):
         raise RuntimeError("no luck\\ntwice")
 
 
 @pytree
-class Inside:
+class NestedClasses:
 
     def init(self, problem, contexts):
         raise KeyError("lost")
@@ -372,9 +372,12 @@ class Inside:
 
 
 OF_ONES_OWN = [
-    ("Plain", "policy mine: Plain must be registered as a pytree: decorate it with"),
-    ("Raises", "raising.Raises cannot be made: no luck twice"),
-    ("Inside", "policy mine: Inside.init raises KeyError, in line 18 of raising.py: 'lost'"),
+    ("PlainClass", "policy mine: PlainClass must be registered as a pytree: decorate it with"),
+    ("RaisingConstructor", "raising.RaisingConstructor cannot be made: no luck twice"),
+    (
+        "NestedClasses",
+        "policy mine: NestedClasses.init raises KeyError, in line 18 of raising.py: 'lost'",
+    ),
 ]
 
 

@@ -160,8 +160,8 @@ def _raise_out_of_memory(*_):
 
 
 def test_gpu_programs_get_no_cpu_options():
-    class Lowered:
+    class LoweredProgram:
         def compile(self, *options):
             return options
 
-    assert backend.compile_lowered(Lowered(), "gpu", barriers=False, emitters=False) == ()
+    assert backend.compile_lowered(LoweredProgram(), "gpu", barriers=False, emitters=False) == ()

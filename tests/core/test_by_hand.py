@@ -32,7 +32,7 @@ RECORDING = (*STANDARD, *OPTIONAL.values())
 
 
 @pytree
-class Scripted:
+class ScriptedSource:
     """Queries of given rows come in given rounds."""
 
     utilities: Array
@@ -62,7 +62,7 @@ class Scripted:
 
 
 @pytree
-class Patient(UserModel):
+class FixedPatience(UserModel):
     """Each query leaves after its own number of rounds."""
 
     rounds: Array
@@ -72,7 +72,7 @@ class Patient(UserModel):
 
 
 @pytree
-class Planned:
+class ScriptedPolicy:
     """Serve the oldest query with the assortment that its row and attempts say; keep what is heard.
 
     Each [T, c] entry of the state is number, valid, choice, row, attempts.
@@ -105,7 +105,7 @@ class Planned:
 
 def play(source, users, service, size, plan, exploring):
     """Return what recorders read, by round or of the run, and what was heard [T, c, 5]."""
-    policy = Planned(plan=np.asarray(plan, np.int32), exploring=np.asarray(exploring))
+    policy = ScriptedPolicy(plan=np.asarray(plan, np.int32), exploring=np.asarray(exploring))
     source = as_arrays(with_dynamics(source, users, service))
     problem = source.problem(size, ROUNDS)
 
@@ -152,7 +152,7 @@ def test_users_of_little_patience_at_one_channel():
     in 4. Query 2 comes in 3, fails in 5, 6 and 7, and gives up. Query 3 comes in 4, is not served
     in 5, 6 and 7, and leaves. Query 6 comes in 7 and is satisfied in 8.
     """
-    source = Scripted(
+    source = ScriptedSource(
         utilities=np.asarray([[YES, NO, NO], [NO, NO, YES], [NO, 0.0, NO]]),
         dollars=np.asarray([[1.0, 2, 4], [8, 16, 32], [64, 128, 256]]),
         scores=np.asarray([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, 0.9]]),
@@ -215,7 +215,7 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
     from round 7 on: one gives up, the other is satisfied. Query 5 gives up in 8, where query 14
     arrives.
     """
-    source = Scripted(
+    source = ScriptedSource(
         utilities=np.asarray(
             [[YES, NO, NO, NO], [NO, YES, NO, NO], [NO, NO, NO, -15.0], [NO, NO, NO, NO]]
         ),
@@ -227,7 +227,11 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
     # Only rounds in the queue count: no query but these two waits for two of them.
     max_wait = np.full((8, 2), 2, np.int32)
     max_wait[1] = 2, 1
-    users = [Impatience(attempts=2, pretends=1.0), Patient(rounds=max_wait), Orbit(delays=[3])]
+    users = [
+        Impatience(attempts=2, pretends=1.0),
+        FixedPatience(rounds=max_wait),
+        Orbit(delays=[3]),
+    ]
     service = [
         ServiceChannels(count=2), ServiceTimes(rounds=[1, 1, 3, 1]), DelayedFeedback(delay=1),
         Prices(factors=[10, 100, 1000, 10_000], since=5), Outages(until=[8, 8, 4, 8]),

@@ -161,7 +161,7 @@ class Mine:
     weights: str = "weights.npy"
     folder: pathlib.Path = pathlib.Path("tables/here")
     table: object = None
-class Plain:
+class PlainClass:
     def __init__(self, **options):
         self.options = options
 """
@@ -187,11 +187,13 @@ def test_files_read_by_user_objects_are_hashed(write_module, tmp_path, monkeypat
     tables[1][2500] = 1e-12
     for made in (
         lambda table: module.Mine(table=table),
-        lambda table: module.Plain(inside=[table]),
+        lambda table: module.PlainClass(inside=[table]),
         lambda table: policies.ContextWrapper(policy=module.Mine(table=table), view=None),
     ):
         assert len({code.digest([], made(table)) for table in tables}) == 2
-    assert code.digest([], module.Plain(x="weights.npy")) != code.digest([], module.Plain(x="x"))
+    assert code.digest([], module.PlainClass(x="weights.npy")) != code.digest(
+        [], module.PlainClass(x="x")
+    )
 
 
 def test_strings_of_package_objects_are_not_file_names(write_module, tmp_path, monkeypatch):

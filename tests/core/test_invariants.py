@@ -127,7 +127,7 @@ def test_served_queries_wait_and_flows_balance(case, seed, rate, alpha_scale, c1
 @given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.1, 1.0))
 def test_flows_balance_with_several_arrivals_per_round(policy, seed, rate):
     """Who waits is who came and has not left, row by row; nobody is lost in so many slots."""
-    source = scenarios.Batches(source=POOL)
+    source = scenarios.BatchPool(source=POOL)
     problem = source.problem(2, HORIZON)
     played = scenarios.first(
         scenarios.play(policy, source, rate, problem, 2 * CAPACITY, seed, True)
@@ -150,7 +150,7 @@ def test_flows_balance_with_several_arrivals_per_round(policy, seed, rate):
 
 def test_batch_source_draws_rounds_with_two_arrivals():
     drawn = prepare(
-        3, scenarios.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(max_arrivals=2)
+        3, scenarios.BatchPool(source=POOL), 0.8, POOL.problem(2, 4000)._replace(max_arrivals=2)
     )
     counts = np.bincount(drawn.arrivals, minlength=3)
     assert abs(counts @ np.arange(3) / 4000 - 0.8) < 0.06 and counts.min() > 500
@@ -319,7 +319,7 @@ def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters, seed, 
     source = sources.Synthetic(num_servers=4, dim=3, slackness=0.05, parameters=parameters)
     problem = source.problem(size, HORIZON)
     theta = jnp.atleast_2d(source.theta(rng.run_key(seed)))
-    planted = scenarios.Planted(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
+    planted = scenarios.FixedThetaAcqb(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
     mine, best = (
         scenarios.first(scenarios.play(policy, source, rate, problem, CAPACITY, seed)).decision
         for policy in (planted, OptimalPolicy())
@@ -406,7 +406,7 @@ def batched_together(policies):
 def test_policies_that_differ_in_floats_share_a_batch_and_a_program():
     log = scenarios.Log()
     names = (ONLY, "b", "c")
-    three = {name: scenarios.Traced(weight=float(i), log=log) for i, name in enumerate(names)}
+    three = {name: scenarios.TraceCounter(weight=float(i), log=log) for i, name in enumerate(names)}
     assert batched_together(three) == [names]
     # An integer in a float's place is the same policy, another static field is another program.
     mixed = {"int": Acqb(c1=1), "float": Acqb(c1=1.0), "ucb": Acqb(optimism="ucb")}
@@ -425,7 +425,7 @@ def test_changing_floats_does_not_trace_the_run_again():
     log = scenarios.Log()
     for weight, rate, scale in ((0.0, 0.3, 1.0), (1.0, 0.6, 2.0), (2.0, 0.9, 0.5)):
         source = scenarios.routing(scale * POOL.utilities, POOL.contexts)
-        policy = scenarios.Traced(weight=weight, log=log)
+        policy = scenarios.TraceCounter(weight=weight, log=log)
         scenarios.play(policy, source, rate, SCENARIOS["pool"][1], CAPACITY, 0)
         calls = len(log.calls)
     assert calls == 1
@@ -437,7 +437,7 @@ def test_a_second_sweep_that_differs_in_floats_compiles_nothing(monkeypatch):
 
     def play(weight, rate, seeds, scale):
         source = scenarios.routing(scale * POOL.utilities, POOL.contexts)
-        policies = {ONLY: scenarios.Traced(weight=weight, log=log)}
+        policies = {ONLY: scenarios.TraceCounter(weight=weight, log=log)}
         return cqbjax.sweep(policies, source, arrival_rate=[rate], seeds=seeds, horizon=8, chunk=2)
 
     play(1.0, 0.3, [0, 1], 1.0)

@@ -53,11 +53,13 @@ def test_a_tree_is_flattened_and_unflattened_field_by_field():
 
 def test_option_fields_without_enumeration_are_reported():
     @pytree.pytree
-    class Wrong:
+    class OptionWithoutLiteral:
         rule: Any = option(default="first")
 
-    with pytest.raises(ValueError, match="Wrong.rule is an option, so its type must be a Literal"):
-        jax.tree.leaves(Wrong())
+    with pytest.raises(
+        ValueError, match="OptionWithoutLiteral.rule is an option, so its type must be a Literal"
+    ):
+        jax.tree.leaves(OptionWithoutLiteral())
 
 
 def test_options_map_to_their_index_and_unknown_words_raise():

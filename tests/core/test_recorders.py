@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from waiting import Left, Waited
+from waiting import DepartureRounds, SumOfWaits
 
 import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
@@ -23,7 +23,7 @@ CHOSEN = {"fifo": RandomRouting(schedule="oldest"), "lifo": RandomRouting(schedu
 
 
 @dataclasses.dataclass(frozen=True)
-class Longest(Recorder):
+class LongestQueue(Recorder):
     """The longest queue of a run."""
 
     name, label, unit, per = "longest", "Longest queue", "queries", "run"
@@ -36,7 +36,7 @@ class Longest(Recorder):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown(Recorder):
+class OfferCounts(Recorder):
     """How often each server was shown so far."""
 
     name, label, unit, dims = "shown", "Shown", "rounds", ("llm",)
@@ -48,7 +48,7 @@ class Shown(Recorder):
         return state.at[round_.action.servers].add(round_.valid.astype(jnp.int32))
 
 
-OWN = (Waited(), Left(), Longest(), Shown())
+OWN = (SumOfWaits(), DepartureRounds(), LongestQueue(), OfferCounts())
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_repeated_runs_record_from_the_first_round():
 @pytest.mark.slow
 def test_recorders_change_program_and_cache_key(tmp_path, data):
     keys = []
-    for recorders in ((Waited(),), (Waited(scale=2.0),), (Waited(),)):
+    for recorders in ((SumOfWaits(),), (SumOfWaits(scale=2.0),), (SumOfWaits(),)):
         again = cqbjax.sweep(CHOSEN, POOL, record=recorders, resume=tmp_path, **RUN)
         np.testing.assert_array_equal(again.waited, data.waited * recorders[0].scale)
         assert again.waited.dtype == np.float32
@@ -117,20 +117,20 @@ REFUSED = {
     "recorder int must be a frozen dataclass": 3,
     "recorder Departures has the name departures, which is taken": Departures(),
     "recorder Gap has the name gap, which is taken": dataclasses.make_dataclass(
-        "Gap", [], bases=(Longest,), frozen=True, namespace={"name": "gap"}
+        "Gap", [], bases=(LongestQueue,), frozen=True, namespace={"name": "gap"}
     )(),
     r"recorder flat must read an array over dims=\['query'\], and reads one of shape \[\]": (
         dataclasses.make_dataclass(
-            "Flat", [], bases=(Longest,), frozen=True,
+            "Flat", [], bases=(LongestQueue,), frozen=True,
             namespace={"name": "flat", "dims": ("query",)},
         )()
     ),
     "recorder turns must keep its state's shapes and types in update": dataclasses.make_dataclass(
-        "Turns", [], bases=(Longest,), frozen=True,
+        "Turns", [], bases=(LongestQueue,), frozen=True,
         namespace={"name": "turns", "update": lambda self, state, round_: state * 1.0},
     )(),
     "recorder few reads 3 along query, and another one 40": dataclasses.make_dataclass(
-        "Few", [], bases=(Shown,), frozen=True, namespace={"name": "few", "dims": ("query",)}
+        "Few", [], bases=(OfferCounts,), frozen=True, namespace={"name": "few", "dims": ("query",)}
     )(),
 }  # fmt: skip
 
@@ -139,16 +139,16 @@ REFUSED = {
 def test_invalid_recorders_are_rejected_in_one_sentence(message, monkeypatch, fresh_programs):
     monkeypatch.setattr(programs, "_map_over_runs", None)
     with pytest.raises(ValueError, match=message):
-        cqbjax.sweep(CHOSEN, POOL, record=[Left(), REFUSED[message]], **RUN)
+        cqbjax.sweep(CHOSEN, POOL, record=[DepartureRounds(), REFUSED[message]], **RUN)
 
 
 def test_two_recorders_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="recorder Waited has the name waited, which is taken"):
-        cqbjax.sweep(CHOSEN, POOL, record=[Waited(), Waited(scale=2.0)], **RUN)
+    with pytest.raises(ValueError, match="recorder SumOfWaits has the name waited, which is taken"):
+        cqbjax.sweep(CHOSEN, POOL, record=[SumOfWaits(), SumOfWaits(scale=2.0)], **RUN)
 
 
 def test_recorder_modules_are_hashed():
-    assert checkpoints.hash_code(Waited()) != checkpoints.hash_code()
+    assert checkpoints.hash_code(SumOfWaits()) != checkpoints.hash_code()
 
 
 @pytest.mark.parametrize("valid", [True, False])

@@ -59,7 +59,7 @@ def test_one_column_grows_with_the_rounds_of_waiting(shape):
     np.testing.assert_allclose(aged, expected, rtol=1e-6)
 
 
-class There:
+class AvailabilityRules:
     """Rules by which some servers answer, from the second round on."""
 
     def combine(self, method, round_):
@@ -86,7 +86,7 @@ def test_utilities_drift_and_unavailable_servers_are_masked():
         np.testing.assert_allclose(utilities_seen(turned, None, t), mixed, rtol=1e-5)
         if t > 1:
             mixed[:, 1] = DOWN_UTILITY
-        np.testing.assert_allclose(utilities_seen(turned, There(), t), mixed, rtol=1e-5)
+        np.testing.assert_allclose(utilities_seen(turned, AvailabilityRules(), t), mixed, rtol=1e-5)
 
 
 def test_a_fixed_outcome_belongs_to_a_server_and_a_query_or_a_prompt():
@@ -137,7 +137,7 @@ def test_delayed_feedback_belongs_to_the_attempted_query():
 
 
 @pytree
-class Explorer:
+class AlwaysExploring:
     """A policy that explores in every round."""
 
     def init(self, problem, contexts):
@@ -153,8 +153,8 @@ class Explorer:
 
 def test_empty_queues_have_invalid_decisions():
     instance = jax.tree.map(lambda leaf: leaf[0], draw_instances(PROBLEM, 0, 1))
-    carry, decisions = simulate.start(Explorer(), PROBLEM, instance, 48), []
-    step = jax.jit(functools.partial(simulate.run_round, Explorer(), PROBLEM, instance))
+    carry, decisions = simulate.start(AlwaysExploring(), PROBLEM, instance, 48), []
+    step = jax.jit(functools.partial(simulate.run_round, AlwaysExploring(), PROBLEM, instance))
     for t in range(1, 20):
         waiting = np.flatnonzero(carry.queue.arrived)
         slot = waiting[0] if waiting.size else 0

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stationary import Waiting, close, mean_per_round, sweep_stationary
+from stationary import WaitingByRow, close, mean_per_round, sweep_stationary
 
 from cqbjax.policies import (
     Acqb,
@@ -54,7 +54,13 @@ def test_work_is_conserved_under_every_policy():
     """sum_i EQ_i / m_i is the same for every policy that never idles."""
     rate = LOAD / known_queues.MIXED[0]
     data = sweep_stationary(
-        POLICIES, known_queues.TWO, rate, seeds=96, horizon=2000, burn_in=100, record=[Waiting()]
+        POLICIES,
+        known_queues.TWO,
+        rate,
+        seeds=96,
+        horizon=2000,
+        burn_in=100,
+        record=[WaitingByRow()],
     )
     work = (mean_per_round(data.waiting) / known_queues.CLASSES).sum("row")
     assert len(work.policy) == len(POLICIES) + 1

@@ -272,7 +272,7 @@ class FixedService(ServiceModel):
         return self.values[2]
 
 
-class Reacts(UserModel):
+class FixedReaction(UserModel):
     """Users with one fixed reaction."""
 
     def __init__(self, *reaction):
@@ -303,7 +303,7 @@ def test_combined_service_models_intersect_availability_and_take_the_longest_att
     assert not none.multi_round and rules_of(service=[ServiceModel(), ServiceTimes()]).multi_round
 
 
-class Priced(ServiceModel):
+class FixedPrices(ServiceModel):
     """Service with fixed prices and a fixed delay."""
 
     def __init__(self, prices, delay):
@@ -314,7 +314,7 @@ class Priced(ServiceModel):
 
 
 def test_combined_service_models_multiply_prices_and_take_the_longest_delay():
-    kinds = Priced([1.0, 2.0, 3.0], 4), Priced([2.0, 0.5, 4.0], 7), Priced(None, 0)
+    kinds = FixedPrices([1.0, 2.0, 3.0], 4), FixedPrices([2.0, 0.5, 4.0], 7), FixedPrices(None, 0)
     both = rules_of(service=kinds)
     assert both.combine("prices", jnp.int32(1)).tolist() == [2, 1, 12] and both.delay == 7
     assert rules_of(service=kinds[2:]).combine("prices", jnp.int32(1)) is None
@@ -335,9 +335,9 @@ def test_combined_user_models_abandon_if_any_does_and_take_the_longest_return_de
     t, place, attempts = jnp.int32(1), jnp.int32(0), jnp.int32(1)
 
     def combine_reactions(*kinds):
-        leaves, pretends, orbit_delays = rules_of(users=[Reacts(*one) for one in kinds]).react(
-            t, place, attempts
-        )
+        leaves, pretends, orbit_delays = rules_of(
+            users=[FixedReaction(*one) for one in kinds]
+        ).react(t, place, attempts)
         return bool(leaves), bool(pretends), int(orbit_delays)
 
     assert combine_reactions() == (False, False, 1)
@@ -375,7 +375,11 @@ def test_service_channels_set_the_problem_size_and_divide_the_rate():
     for users, service, message in (
         ([LostFeedback()], [], "users: LostFeedback must be a subclass of cqbjax.UserModel"),
         ([], [Orbit()], "service: Orbit must be a subclass of cqbjax.ServiceModel"),
-        ([Reacts(False, False, 1)], [], "users: Reacts must be registered as a pytree"),
+        (
+            [FixedReaction(False, False, 1)],
+            [],
+            "users: FixedReaction must be registered as a pytree",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             with_dynamics(coin, users, service)
@@ -407,7 +411,7 @@ def test_workloads_are_drawn_at_the_divided_rate_and_arrive_at_the_full_rate(pla
     assert np.asarray(drawn.arrivals).mean() > 0.6
 
 
-class Ageing(Coin):
+class AgeingCoin(Coin):
     """Coins whose contexts grow while they wait, as those of a log do."""
 
     def problem(self, K, horizon):
@@ -415,9 +419,9 @@ class Ageing(Coin):
 
 
 def test_log_replays_reject_several_service_channels():
-    with_dynamics(Ageing(), [Orbit()], [LostFeedback()]).check(np.arange(2), 0.3, 1)
+    with_dynamics(AgeingCoin(), [Orbit()], [LostFeedback()]).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="count must be 1 where a log is replayed"):
-        with_dynamics(Ageing(), [], [ServiceChannels(count=2)]).check(np.arange(2), 0.3, 1)
+        with_dynamics(AgeingCoin(), [], [ServiceChannels(count=2)]).check(np.arange(2), 0.3, 1)
 
 
 def test_every_model_draws_with_a_separate_key():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stationary import Waiting, assert_less, close, mean_per_round, sweep_stationary
+from stationary import WaitingByRow, assert_less, close, mean_per_round, sweep_stationary
 
 from cqbjax.core.recorders import queries
 from cqbjax.dynamics import Impatience, ServiceChannels
@@ -54,7 +54,7 @@ def test_mean_queues_by_class_match_preemptive_priority():
         rate,
         seeds=100,
         horizon=4000,
-        record=[Waiting()],
+        record=[WaitingByRow()],
     )
     slow, fast = mean_per_round(data.waiting).sel(policy="optimal").values.T
     for values, expected in zip(

@@ -40,7 +40,7 @@ def test_orbit_size_and_idle_share_match_closed_forms(back):
         close(waits, queues.slow_returns(M, RATE))
 
 
-class Busy(NamedTuple):
+class BusyState(NamedTuple):
     """Whether the server is: [] bool."""
 
     busy: Array
@@ -53,21 +53,21 @@ class OneServer:
     Of two places one is the server's, and the other is where who finds it busy hears so.
     """
 
-    def init(self, problem: Any, contexts: Array) -> Busy:
-        return Busy(jnp.bool_(False))
+    def init(self, problem: Any, contexts: Array) -> BusyState:
+        return BusyState(jnp.bool_(False))
 
-    def select(self, key: Array, state: Busy, observation: Observation) -> Action:
+    def select(self, key: Array, state: BusyState, observation: Observation) -> Action:
         waits = jnp.any(queueing.mark_waiting(observation.queue))
         server = jnp.where(waits & ~state.busy, 0, 1).astype(jnp.int32)
         slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
         return Action(slot, server[None], jnp.bool_(False))
 
     def update(
-        self, state: Busy, observation: Observation, action: Action, feedback: Feedback
-    ) -> Busy:
+        self, state: BusyState, observation: Observation, action: Action, feedback: Feedback
+    ) -> BusyState:
         goes_on = (action.servers[0] == 0) & ~feedback.valid
         first = feedback.number % 2 == 1
-        return Busy(goes_on | (state.busy & ~first))
+        return BusyState(goes_on | (state.busy & ~first))
 
 
 def test_short_rounds_approach_the_classical_retrial_queue():

@@ -26,7 +26,7 @@ RECORDING = [*STANDARD, *(OPTIONAL[name] for name in ("traffic", "attempts", "ga
 
 
 @pytree
-class Shows:
+class FixedServersPolicy:
     """Show the oldest query the same servers in every round, and count what is learnt."""
 
     servers: jax.Array
@@ -69,7 +69,7 @@ def test_queue_does_not_change_during_an_outage_of_all_llms(size, lasting):
     """Users make two attempts: those that came early would all give up if silence were one."""
     service = [Outages(since=[SINCE] * SERVERS), *([ServiceTimes(rounds=2)] if lasting else [])]
     users = [Impatience(attempts=2)]
-    policy = Shows(servers=jnp.arange(size, dtype=jnp.int32))
+    policy = FixedServersPolicy(servers=jnp.arange(size, dtype=jnp.int32))
     carry, (decision, length) = play(policy, size, service, users)
     assert not decision.valid[: SINCE - 1].any() and decision.valid[SINCE - 1 :].any()
     assert float(decision.regret[: SINCE - 1].max()) == 0
@@ -92,7 +92,9 @@ def test_queue_does_not_change_during_an_outage_of_all_llms(size, lasting):
 @pytest.mark.parametrize("late", cases([False, True], [True]))
 def test_only_the_available_server_of_a_pair_is_counted_and_learnt(late):
     service = [Outages(until=[HORIZON, 20, HORIZON]), *([DelayedFeedback(delay=3)] if late else [])]
-    carry, (decision, _) = play(Shows(servers=jnp.array([1, 2], jnp.int32)), 2, service)
+    carry, (decision, _) = play(
+        FixedServersPolicy(servers=jnp.array([1, 2], jnp.int32)), 2, service
+    )
     shown = np.asarray(decision.servers)[np.asarray(decision.valid)]
     rounds = np.flatnonzero(decision.valid) + 1
     assert (shown[rounds > 20] == [-1, 2]).all() and (shown[rounds <= 20] == [1, 2]).all()
@@ -106,7 +108,7 @@ def test_only_the_available_server_of_a_pair_is_counted_and_learnt(late):
 
 def test_offering_an_unavailable_llm_costs_regret_and_the_query_waits():
     carry, (decision, length) = play(
-        Shows(servers=jnp.zeros(1, jnp.int32)), 1, [Outages(since=[HORIZON + 1, 1, 1])]
+        FixedServersPolicy(servers=jnp.zeros(1, jnp.int32)), 1, [Outages(since=[HORIZON + 1, 1, 1])]
     )
     assert not decision.valid.any() and int(carry.recorded["departures"]) == 0
     picked = np.asarray(length)[:-1] > 0
@@ -117,7 +119,9 @@ def test_offering_an_unavailable_llm_costs_regret_and_the_query_waits():
 def test_unanswered_rounds_consume_patience():
     """Patience in rounds runs out while all LLMs are down, for who is picked as for the others."""
     service, users = [Outages(since=[HORIZON] * SERVERS)], [Impatience(patience=5)]
-    _, (_, length) = play(Shows(servers=jnp.zeros(1, jnp.int32)), 1, service, users, rate=1.0)
+    _, (_, length) = play(
+        FixedServersPolicy(servers=jnp.zeros(1, jnp.int32)), 1, service, users, rate=1.0
+    )
     np.testing.assert_array_equal(length[:12], [1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5])
 
 

@@ -21,11 +21,11 @@ KEYS = {
 TIMES = ["seconds_per_round", "compile_seconds"]
 
 
-class Killed(Exception):
+class KilledSweep(Exception):
     pass
 
 
-class Counting(Reporter):
+class RoundCounter(Reporter):
     """Counts rounds; ends the sweep when so many are done."""
 
     def __init__(self, most=None):
@@ -37,7 +37,7 @@ class Counting(Reporter):
     def advance(self, rounds):
         self.rounds += rounds
         if self.most is not None and self.rounds > self.most:
-            raise Killed
+            raise KilledSweep
 
 
 @pytest.fixture
@@ -66,12 +66,17 @@ def test_resumed_sweep_is_bitwise_equal_to_an_uninterrupted_one(
 
     monkeypatch.setattr(programs, "compile_one", count_calls)
     for most in (40, 190):
-        with pytest.raises(Killed):
+        with pytest.raises(KilledSweep):
             cqbjax.sweep(
-                POLICIES, POOL, **KEYS, capacity=capacity, progress=Counting(most), resume=tmp_path
+                POLICIES,
+                POOL,
+                **KEYS,
+                capacity=capacity,
+                progress=RoundCounter(most),
+                resume=tmp_path,
             )
     assert len(list(tmp_path.glob("*.checkpoint"))) >= 2
-    counting = Counting()
+    counting = RoundCounter()
     again = cqbjax.sweep(
         POLICIES, POOL, **KEYS, capacity=capacity, progress=counting, resume=tmp_path
     )
@@ -84,8 +89,8 @@ def test_resumed_sweep_is_bitwise_equal_to_an_uninterrupted_one(
 
 @pytest.mark.slow
 def test_snapshots_of_other_sweeps_are_ignored(tmp_path, frequent_checkpoints):
-    with pytest.raises(Killed):
-        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
+    with pytest.raises(KilledSweep):
+        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=RoundCounter(40), resume=tmp_path)
     other = {"mine": EpsilonGreedy(epsilon=0.4)}
     taken = cqbjax.sweep(other, POOL, **KEYS, resume=tmp_path)
     alone = cqbjax.sweep(other, POOL, **KEYS)
@@ -96,8 +101,8 @@ def test_snapshots_of_other_sweeps_are_ignored(tmp_path, frequent_checkpoints):
 
 @pytest.mark.slow
 def test_damaged_snapshots_are_reported_in_one_sentence(tmp_path, frequent_checkpoints):
-    with pytest.raises(Killed):
-        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
+    with pytest.raises(KilledSweep):
+        cqbjax.sweep(POLICIES, POOL, **KEYS, progress=RoundCounter(40), resume=tmp_path)
     (file,) = tmp_path.glob("*.checkpoint")
     file.write_bytes(file.read_bytes()[:300])
     with pytest.raises(ValueError, match="not readable, delete it to run again"):

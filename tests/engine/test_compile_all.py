@@ -36,10 +36,10 @@ def compilations(monkeypatch, fresh_programs):
     """List the platforms of what is compiled; `compilations.fault` is called before each."""
     compile_lowered = backend.compile_lowered
 
-    class Compiling(list):
+    class CompiledPrograms(list):
         fault = staticmethod(lambda number: None)
 
-    made = Compiling()
+    made = CompiledPrograms()
 
     def record_compilation(lowered, platform, **options):
         made.append(platform)
@@ -57,7 +57,7 @@ def shapes():
     return [whole.program_spec(batch, batch.initial_slots()) for batch in whole.batches]
 
 
-class AtFirstRound(Reporter):
+class CompilationCounter(Reporter):
     """Count what is compiled before the first group runs."""
 
     def __init__(self, compilations):
@@ -71,7 +71,7 @@ class AtFirstRound(Reporter):
 def test_ahead_of_time_compilation_yields_the_programs_compiled_on_demand(
     compilations, monkeypatch
 ):
-    reported = AtFirstRound(compilations)
+    reported = CompilationCounter(compilations)
     ahead = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=reported)
     assert reported.compiled == len(compilations) == PROGRAMS, "each once"
     assert (ahead.compile_seconds > 0).all()

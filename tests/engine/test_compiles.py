@@ -158,7 +158,7 @@ MOST = 1
 
 
 @pytree
-class Constant:
+class GlobalNumberPolicy:
     """Answers by a server that a module's global names."""
 
     needs = Needs(contexts=False)
@@ -177,7 +177,7 @@ class Constant:
 @pytest.mark.slow
 def test_changed_globals_take_effect_after_clearing_the_program_cache(monkeypatch, fresh_programs):
     def answering():
-        data = cqbjax.sweep({"it": Constant()}, SOURCE, **FIRST, record=["traffic"])
+        data = cqbjax.sweep({"it": GlobalNumberPolicy()}, SOURCE, **FIRST, record=["traffic"])
         traffic = data.traffic.sel(policy="it").isel(round=-1)
         return int(traffic.mean(["seed", "arrival_rate"]).argmax("llm"))
 

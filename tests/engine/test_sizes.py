@@ -115,7 +115,7 @@ def test_counts_of_one_are_written_in_the_singular():
     ).describe(group, 32, 12)  # fmt: skip
 
 
-class Notices(Reporter):
+class NoticeRecorder(Reporter):
     def __init__(self):
         self.expected, self.done, self.lines = 0, 0, []
 
@@ -149,7 +149,7 @@ def slots_by_seed(monkeypatch):
 
 def test_overflowing_runs_are_repeated_in_place(slots_by_seed, monkeypatch):
     monkeypatch.setattr(batches, "START_CAPACITY", 2)
-    sweep, reported = plan({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), Notices()
+    sweep, reported = plan({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), NoticeRecorder()
     (group,) = (one for one in sweep.batches if "a" in one.labels)
     measured = runner.run_batch(sweep, group, reported, Checkpoints(None))
     assert slots_by_seed == [(2, 12), (8, 8), (32, 8), (128, 8)], "those of the seeds 1 and 3"
@@ -172,7 +172,7 @@ def test_insufficient_capacity_is_reported(slots_by_seed):
     sweep = plan({"a": Acqb()}, capacity=30, seeds=[0, 1, 3])
     (group,) = (one for one in sweep.batches if "a" in one.labels)
     with pytest.raises(QueueOverflow) as refusal:
-        runner.run_batch(sweep, group, Notices(), Checkpoints(None))
+        runner.run_batch(sweep, group, NoticeRecorder(), Checkpoints(None))
     assert str(refusal.value) == (
         "capacity=30 overflowed in round 5 of policy a, seed 1, arrival_rate 0.6; "
         "raise it, or use capacity=auto"
@@ -182,7 +182,7 @@ def test_insufficient_capacity_is_reported(slots_by_seed):
 
 def test_seconds_of_compiling_and_running_are_measured_separately(monkeypatch):
     sweep, clock = plan({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0])
-    (group,), reported = sweep.batches, Notices()
+    (group,), reported = sweep.batches, NoticeRecorder()
     # Compiled ahead, they took longer than they are waited for.
     made, once = types.SimpleNamespace(seconds=4.0), {"queue_length": np.ones((2, 1))}
 
@@ -202,7 +202,7 @@ def test_seconds_of_compiling_and_running_are_measured_separately(monkeypatch):
 def test_a_batch_stops_once_every_run_overflows(full, calls, monkeypatch):
     """Each run does so in a call of its own; the last run is padding."""
     (group,) = plan({}, rates=[0.1, 0.2, 0.3], seeds=[0]).batches
-    begun, reported = [], Notices()
+    begun, reported = [], NoticeRecorder()
 
     def advance(policy, instance, carry, first):
         begun.append(int(first))
@@ -279,7 +279,7 @@ def test_seconds_of_a_batch_are_divided_among_its_grid_points():
         duplicates={other: one}, labels=("a",),
     )  # fmt: skip
     spent = [runner.Seconds(1.0, 2.0), runner.Seconds(0.5, 6.0)]
-    made = runner._split_by_member(group, {"x": np.arange(4)}, spent, Notices())[one]
+    made = runner._split_by_member(group, {"x": np.arange(4)}, spent, NoticeRecorder())[one]
     assert (made.seconds_per_round, made.compile_seconds) == (8 / 80, 1.5)
     assert made.recorded["x"].tolist() == [[0, 1], [2, 3]], "rate by rate, seed by seed"
 

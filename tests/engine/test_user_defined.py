@@ -27,7 +27,7 @@ GOOD = {"arrival_rate": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "K": 2}
 
 
 @pytree
-class Own:
+class OneChangedPart:
     """Random routing of the oldest query, with one part exchanged."""
 
     act: Any = static(default=lambda action, seen: action)
@@ -44,7 +44,7 @@ class Own:
 
 
 @pytree
-class Numbering:
+class AttemptNumberSum:
     """Random routing that adds up the numbers of the attempts."""
 
     def init(self, problem, contexts):
@@ -90,9 +90,9 @@ def refusal_of(policies, source=POOL, **more):
 
 
 def test_feedback_of_several_attempts_has_attempt_numbers():
-    conformance.check_policy(Numbering(), POOL.problem(2, 40)._replace(channels=2))
+    conformance.check_policy(AttemptNumberSum(), POOL.problem(2, 40)._replace(channels=2))
     with pytest.raises(TypeError):
-        conformance.check_policy(Numbering(), POOL.problem(2, 40))
+        conformance.check_policy(AttemptNumberSum(), POOL.problem(2, 40))
 
 
 @pytest.fixture
@@ -127,21 +127,23 @@ TRACED = {
 
 @pytest.mark.parametrize("message", TRACED)
 def test_a_policy_of_the_wrong_shapes_is_refused_by_label_when_traced(message, nothing_compiles):
-    error = refusal_of({"random": RandomRouting(), "mine": Own(**TRACED[message])})
+    error = refusal_of({"random": RandomRouting(), "mine": OneChangedPart(**TRACED[message])})
     assert error.startswith(f"policy mine: {message}"), error
 
 
 def test_objects_that_are_not_policies_are_rejected(nothing_compiles):
-    class Plain:
+    class PlainClass:
         pass
 
     @pytree
-    class Silent(Own):
+    class SilentPolicy(OneChangedPart):
         needs = None
 
-    assert "policy mine: Plain must be registered as a pytree" in refusal_of({"mine": Plain()})
-    assert "Silent.needs must be Needs of True and False, and it is None" in refusal_of(
-        {"mine": Silent()}
+    assert "policy mine: PlainClass must be registered as a pytree" in refusal_of(
+        {"mine": PlainClass()}
+    )
+    assert "SilentPolicy.needs must be Needs of True and False, and it is None" in refusal_of(
+        {"mine": SilentPolicy()}
     )
 
 
@@ -175,7 +177,7 @@ def break_late(act):
 @pytest.mark.slow
 @pytest.mark.parametrize("message", PLAYED)
 def test_invalid_actions_are_reported_with_label_seed_and_round_after_the_run(message):
-    error = refusal_of({"mine": Own(act=break_late(PLAYED[message]))})
+    error = refusal_of({"mine": OneChangedPart(act=break_late(PLAYED[message]))})
     named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", error)
     assert named, error
     # The first round after the twelfth in which a query waits.
@@ -188,15 +190,15 @@ def test_actions_for_an_empty_queue_are_not_checked():
         empty = ~jnp.any(seen.queue.arrived > 0)
         return action._replace(slot=jnp.where(empty, 9999, action.slot))
 
-    data = cqbjax.sweep({"mine": Own(act=ignore_empty)}, POOL, **GOOD)
-    plain = cqbjax.sweep({"mine": Own()}, POOL, **GOOD)
+    data = cqbjax.sweep({"mine": OneChangedPart(act=ignore_empty)}, POOL, **GOOD)
+    plain = cqbjax.sweep({"mine": OneChangedPart()}, POOL, **GOOD)
     np.testing.assert_array_equal(data.queue_length, plain.queue_length)
 
 
 def test_only_third_party_components_are_checked():
     """Policies of this package are not, and one of another's inside a wrapper of it is."""
-    assert not is_third_party(RandomRouting()) and is_third_party(Own())
-    assert is_third_party(scenarios.Planted(policy=Own(), theta=jnp.zeros(1)))
+    assert not is_third_party(RandomRouting()) and is_third_party(OneChangedPart())
+    assert is_third_party(scenarios.FixedThetaAcqb(policy=OneChangedPart(), theta=jnp.zeros(1)))
     assert is_third_party(ArrivalWrapper(source=Table(pool=POOL), process=BurstyArrivals()))
     assert not is_third_party(ArrivalWrapper(source=POOL, process=BurstyArrivals()))
 
@@ -236,8 +238,8 @@ def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_co
 
 @pytest.mark.slow
 def test_draw_arrivals_of_a_source_works_with_an_orbit():
-    several = scenarios.Batches(source=Table(pool=POOL))
-    data = cqbjax.sweep({"mine": Own()}, several, users=[Orbit()], **GOOD)
+    several = scenarios.BatchPool(source=Table(pool=POOL))
+    data = cqbjax.sweep({"mine": OneChangedPart()}, several, users=[Orbit()], **GOOD)
     assert (data.departures.isel(round=-1) > 0).all()
 
 
@@ -266,7 +268,7 @@ def test_invalid_instances_are_rejected(message):
 
 
 @pytest.mark.parametrize(
-    "labelled", [RandomRouting(), Own(), cqbjax.PerSeed([OptimalPolicy()] * 2)]
+    "labelled", [RandomRouting(), OneChangedPart(), cqbjax.PerSeed([OptimalPolicy()] * 2)]
 )
 def test_the_label_optimal_is_reserved_for_the_optimal_policy(labelled, nothing_compiles):
     with pytest.raises(
@@ -292,12 +294,14 @@ def test_a_traced_run_that_loses_a_query_is_refused():
 def test_a_traced_run_that_breaks_the_contract_is_refused():
     act = PLAYED[r"slot -1 of round (\d+) holds none"]
     with pytest.raises(ContractError, match="slot -1 of round [0-9]+ holds none"):
-        simulate.trace(rng.run_key(0), Own(act=act), POOL, 0.9, PROBLEM, 64)
+        simulate.trace(rng.run_key(0), OneChangedPart(act=act), POOL, 0.9, PROBLEM, 64)
 
 
 def test_trace_rejects_compilation():
     with pytest.raises(TypeError, match=r"use simulate\.run_rounds"):
-        jax.jit(lambda key: simulate.trace(key, Own(), POOL, 0.5, PROBLEM, 64))(rng.run_key(0))
+        jax.jit(lambda key: simulate.trace(key, OneChangedPart(), POOL, 0.5, PROBLEM, 64))(
+            rng.run_key(0)
+        )
 
 
 @pytest.mark.slow
@@ -327,7 +331,7 @@ def test_trace_without_states_has_the_same_decisions():
 
 
 @pytree
-class Nowhere(UserModel):
+class ZeroReturnDelay(UserModel):
     """Says that nobody is away, which is no round."""
 
     def draw(self, key, problem):
@@ -338,7 +342,7 @@ class Nowhere(UserModel):
 
 
 @pytree
-class Never(ServiceModel):
+class ZeroServiceTime(ServiceModel):
     """Says that an attempt takes no round."""
 
     def draw(self, key, problem):
@@ -348,9 +352,9 @@ class Never(ServiceModel):
         return jnp.int32(0)
 
 
-@pytest.mark.parametrize("kind", cases([Nowhere, Never], [Never]))
+@pytest.mark.parametrize("kind", cases([ZeroReturnDelay, ZeroServiceTime], [ZeroServiceTime]))
 def test_a_component_with_wrong_draws_is_named_by_its_group(kind):
-    group = "users" if kind is Nowhere else "service"
+    group = "users" if kind is ZeroReturnDelay else "service"
     kinds = {group: [kind()]}
     source = with_dynamics(POOL, kinds.get("users", []), kinds.get("service", []))
     problem = source.problem(1, 6)

@@ -32,7 +32,7 @@ CPU = platforms.CPU._replace(slots=3)
 PROBLEM = Problem(SERVERS, 1, DIM, TABLE, ROUNDS, "disjoint", pooled=True)
 
 
-class Loops:
+class BeliefByLoops:
     """What both beliefs keep: V and its root, the rows of feedback, theta.
 
     A row has the derivatives X [K, D] of its utilities by all parameters, what is known of them
@@ -81,7 +81,7 @@ def third_derivative(x, theta):
     return np.einsum("o,oa,ob,oc->abc", p, centred, centred, centred)
 
 
-class Paged(Loops):
+class PagesByLoops(BeliefByLoops):
     """`running`: each page expanded where it was last visited, T where each row came."""
 
     def __init__(self, blocks, visits):
@@ -131,7 +131,7 @@ class Paged(Loops):
             self.theta[free] -= np.linalg.solve(*reversed(self.model(free)))
 
 
-class Steps(Loops):
+class StepsByLoops(BeliefByLoops):
     """`newton_cg`: a step along the newest row, then Newton steps by conjugate gradients."""
 
     def __init__(self, blocks, newton, iterations):
@@ -249,27 +249,47 @@ def variants():
         drawn = pooled._replace(pooled=False)
         shared = drawn._replace(parameters="shared")
         for name, platform in (("cpu", CPU), ("gpu", GPU)):
-            made[f"running-{size}-{name}"] = BlockBelief(pooled), (Paged, SERVERS, 1), platform
+            made[f"running-{size}-{name}"] = (
+                BlockBelief(pooled),
+                (PagesByLoops, SERVERS, 1),
+                platform,
+            )
             made[f"pool-{size}-{name}"] = (
                 TableBelief(pooled),
-                (Steps, SERVERS, 1, size + 1),
+                (StepsByLoops, SERVERS, 1, size + 1),
                 platform,
             )
             if size < 3:
-                made[f"shared-{size}-{name}"] = BlockBelief(shared), (Paged, 1, 1), platform
+                made[f"shared-{size}-{name}"] = BlockBelief(shared), (PagesByLoops, 1, 1), platform
         if size < 3:
-            made[f"drawn-{size}-cpu"] = TableBelief(drawn), (Steps, SERVERS, 3, size + 5), CPU
-            made[f"warm-{size}-cpu"] = TableBelief(pooled), (Steps, SERVERS, 1, size + 1), CPU
+            made[f"drawn-{size}-cpu"] = (
+                TableBelief(drawn),
+                (StepsByLoops, SERVERS, 3, size + 5),
+                CPU,
+            )
+            made[f"warm-{size}-cpu"] = (
+                TableBelief(pooled),
+                (StepsByLoops, SERVERS, 1, size + 1),
+                CPU,
+            )
     exact = PROBLEM._replace(assortment_size=2)
     visits = 2 * -(-ROUNDS // PAGE)
-    made["running-2-exact"] = BlockBelief(exact, exact_steps=2), (Paged, SERVERS, visits), CPU
+    made["running-2-exact"] = (
+        BlockBelief(exact, exact_steps=2),
+        (PagesByLoops, SERVERS, visits),
+        CPU,
+    )
     for size in (2, 3):
         pooled = PROBLEM._replace(assortment_size=size)
-        made[f"running-{size}-mixed"] = BlockBelief(pooled), (Paged, SERVERS, 1), CPU
-        made[f"pool-{size}-mixed"] = TableBelief(pooled), (Steps, SERVERS, 1, size + 1), CPU
+        made[f"running-{size}-mixed"] = BlockBelief(pooled), (PagesByLoops, SERVERS, 1), CPU
+        made[f"pool-{size}-mixed"] = TableBelief(pooled), (StepsByLoops, SERVERS, 1, size + 1), CPU
     shared = exact._replace(pooled=False, parameters="shared")
-    made["shared-2-mixed"] = BlockBelief(shared), (Paged, 1, 1), CPU
-    made["pool-2-exact"] = TableBelief(exact, exact_steps=2), (Steps, SERVERS, 2, 2 * DIM), CPU
+    made["shared-2-mixed"] = BlockBelief(shared), (PagesByLoops, 1, 1), CPU
+    made["pool-2-exact"] = (
+        TableBelief(exact, exact_steps=2),
+        (StepsByLoops, SERVERS, 2, 2 * DIM),
+        CPU,
+    )
     return made
 
 

@@ -14,7 +14,7 @@ ATTEMPTS, WINDOW = 40, 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Noted:
+class LearntRows:
     """A belief that notes which table rows it has learnt from, and under which numbers."""
 
     least_lambda0 = 0.0
@@ -29,7 +29,7 @@ class Noted:
 
 def play(valid):
     """Return what the elder has noted after each attempt: [n, n, 2], [n] valid."""
-    belief = WindowedBelief(Noted(), WINDOW)
+    belief = WindowedBelief(LearntRows(), WINDOW)
 
     def one(state, row_and_valid):
         at, valid = row_and_valid

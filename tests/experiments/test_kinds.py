@@ -28,7 +28,7 @@ from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 
 
 @dataclasses.dataclass(frozen=True)
-class Doubled(StudyType):
+class DoublingStudy(StudyType):
     factor: float = 2.0
     digits: int = 3
     display_keys = ("kind.digits",)
@@ -60,7 +60,9 @@ def own(tmp_path, monkeypatch):
     """Write the user's module and its configuration into the folder where commands are given."""
     monkeypatch.chdir(tmp_path)
     Path("conf/kind").mkdir(parents=True)
-    Path("conf/kind/doubled.yaml").write_text("_target_: own_kind.Doubled\nfactor: 2\ndigits: 3\n")
+    Path("conf/kind/doubled.yaml").write_text(
+        "_target_: own_kind.DoublingStudy\nfactor: 2\ndigits: 3\n"
+    )
     Path("own_kind.py").write_text(KIND)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
@@ -124,7 +126,7 @@ def test_interrupted_study_types_resume_and_are_shown(own):
 def test_study_types_are_rebuilt_on_workers_from_their_grid_points(own, monkeypatch):
     monkeypatch.setattr(loop, "_configure_process", lambda folder: None)
 
-    class Here:
+    class LocalCluster:
         def run(self, function, tasks):
             for number, task in enumerate(tasks):
                 yield TaskResult(number, function(task), "")
@@ -132,7 +134,10 @@ def test_study_types_are_rebuilt_on_workers_from_their_grid_points(own, monkeypa
     config = compose_config(*WORDS, "policy=[random,rand_rout]")
     ready = study_types.prepare_points(config, make)
     folder = own / "results" / "data" / "mine"
-    assert loop.run_on_cluster(Here(), make, ready, ResultIndex(folder), Reporter(), True) == {}
+    assert (
+        loop.run_on_cluster(LocalCluster(), make, ready, ResultIndex(folder), Reporter(), True)
+        == {}
+    )
     assert new_measurements() == ["K=1: random", "K=1: rand_rout"]
     assert not loop.select_missing(ready, ResultIndex(folder))
 
@@ -141,7 +146,7 @@ def test_unknown_study_types_and_keys_are_rejected_in_one_sentence(own):
     assert "kind.factors is no key of kind: did you mean factor?" in refusal_of(
         [*WORDS, "kind.factors=2"]
     )
-    assert "record=['traffic'] is of a sweep, and Doubled is none" in refusal_of(
+    assert "record=['traffic'] is of a sweep, and DoublingStudy is none" in refusal_of(
         [*WORDS, "record=[traffic]"]
     )
     assert "kind zzz is unknown; choose from doubled, eigenvalues" in refusal_of(["kind=zzz"])

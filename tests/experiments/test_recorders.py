@@ -21,7 +21,7 @@ MODULE = inspect.getsource(waiting)
 WORDS = (
     "name=recorded", "policy=[random]", "num_servers=3", "dim=2", "K=[1,2]", "num_seeds=2",
     "horizon=40", "table_rounds=[40]", "arrival_rate=0.4",
-    "record=[{_target_:my_recorder.Waited},{_target_:my_recorder.Left}]",
+    "record=[{_target_:my_recorder.SumOfWaits},{_target_:my_recorder.DepartureRounds}]",
 )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ WRONG = [
     (["record=waited"], "record=waited must be a list of names or of {_target_: module.Class}"),
     (["record=[{a: 1}]"], "must be a list of names or of {_target_: module.Class}"),
     (
-        ["experiment=theory_switching", "record=[{_target_: my_recorder.Waited}]"],
+        ["experiment=theory_switching", "record=[{_target_: my_recorder.SumOfWaits}]"],
         "is of a sweep, and Switching is none: leave it out",
     ),
     (

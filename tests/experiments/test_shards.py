@@ -264,13 +264,13 @@ def test_rerun_results_replace_older_ones(tmp_path, fabricating):
 
 @pytest.mark.slow
 def test_result_order_does_not_depend_on_the_clock(tmp_path, fabricating, monkeypatch):
-    class Ahead(datetime.datetime):
+    class FutureClock(datetime.datetime):
         @classmethod
         def now(cls, tz=None):
             return cls(2099, 1, 1, tzinfo=tz)
 
     with monkeypatch.context() as changed:
-        changed.setattr(manifests.datetime, "datetime", Ahead)
+        changed.setattr(manifests.datetime, "datetime", FutureClock)
         run(ready_of(rates=(0.3,)), tmp_path)
     (old,) = tmp_path.glob("*.nc")
     run(ready_of("record_every=2", rates=(0.3,)), tmp_path)

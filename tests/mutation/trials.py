@@ -36,7 +36,7 @@ FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(HEAVY.split())
 
 
-class Trials(NamedTuple):
+class TrialFolders(NamedTuple):
     """Where faults are tried, one after another in each copy.
 
     Attributes:
@@ -106,7 +106,7 @@ class Trials(NamedTuple):
 
 def prepare(
     folder: pathlib.Path, number: int, timeout: float, tiers: list[str], left: list[dict]
-) -> Trials:
+) -> TrialFolders:
     """Copy the checkout, once a worker, and see which lines the tests of some faults execute.
 
     What tests write into a copy is gone at the end.
@@ -121,7 +121,7 @@ def prepare(
             shutil.copy2(REPOSITORY / file, to)
         copies.put(folder / str(each))
     modules = {fault["file"] for fault in left}
-    return Trials(copies, folder, timeout, executed(folder / "0", tiers, modules))
+    return TrialFolders(copies, folder, timeout, executed(folder / "0", tiers, modules))
 
 
 def files_of(module: str) -> list[str]:
@@ -165,14 +165,16 @@ def _digest(path: pathlib.Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-class Done(NamedTuple):
+class SessionOutcome(NamedTuple):
     """What became of a session of pytest: its exit code, None if it took too long; what it said."""
 
     code: int | None
     output: str
 
 
-def test(copy: pathlib.Path, words: list[str], timeout: float | None, **reported: str) -> Done:
+def test(
+    copy: pathlib.Path, words: list[str], timeout: float | None, **reported: str
+) -> SessionOutcome:
     """Run pytest in a copy, in one process, forked from one that has imported what is heavy."""
     log = copy.parent / f"{copy.name}.log"
     process = FORKED.Process(target=_session, args=(copy, words, reported, log))
@@ -182,7 +184,7 @@ def test(copy: pathlib.Path, words: list[str], timeout: float | None, **reported
     if code is None:
         process.kill()
         process.join()
-    return Done(code, log.read_text() if log.exists() else "")
+    return SessionOutcome(code, log.read_text() if log.exists() else "")
 
 
 def _session(

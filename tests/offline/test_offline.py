@@ -373,17 +373,17 @@ import dataclasses
 import numpy as np
 from own_level import LEVEL
 
-class Fitted:
+class ConstantScores:
     def predict(self, embeddings):
         return np.full((len(embeddings), 11), LEVEL)
 
 @dataclasses.dataclass(frozen=True)
-class Level:
+class ConstantRouter:
     def tune(self, split, *, rho, seed):
         return self
 
     def fit(self, split, *, rho, seed):
-        return Fitted()
+        return ConstantScores()
 """
 
 
@@ -396,7 +396,7 @@ def test_user_defined_routers_are_refitted_after_edits_of_imports(dataset, tmp_p
         for name in ("own_router", "own_level"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.invalidate_caches()
-        router = importlib.import_module("own_router").Level()
+        router = importlib.import_module("own_router").ConstantRouter()
         made = train_policies({"own": TrainedRouter(router)}, dataset, [5], tmp_path / "fits", 5)
         scores.append(float(made["own"].policies[0].scores[0, 0]))
     assert scores == [1.0, 1.0, 25.0]
@@ -582,7 +582,7 @@ def test_served_rates_match_long_runs():
     assert served < u[:, 0].mean() - 0.1, "the mean departure probability is no service rate"
 
 
-class Printed:
+class RecordingConsole:
     """A console that keeps what is printed."""
 
     def __init__(self):
@@ -609,7 +609,7 @@ def test_an_experiment_on_generated_files_is_labelled_everywhere(tmp_path):
         f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'fits'}",
         "source.pool_size=12", "arrival_rate=by_rule", "policies_by_K={2:[optimal,random]}",
     )  # fmt: skip
-    console = Printed()
+    console = RecordingConsole()
     ready = study_types.prepare_points(
         config,
         hydra.utils.instantiate,

@@ -142,7 +142,7 @@ class Mine:
 
 
 @pytree
-class Declared(Mine):
+class DeclaredMixedPolicy(Mine):
     """The same, and says so."""
 
     needs = Needs(smaller_assortments=True)
@@ -150,7 +150,7 @@ class Declared(Mine):
 
 def test_smaller_assortments_must_be_declared_and_nonempty():
     problem = SYNTHETIC.problem(2, 9)
-    conformance.check_policy(Declared(), problem)
+    conformance.check_policy(DeclaredMixedPolicy(), problem)
     with pytest.raises(
         contract.ContractError, match="must leave Action.offered out, or the policy's needs"
     ):

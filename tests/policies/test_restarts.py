@@ -21,11 +21,11 @@ CHANCES = 1 / (1 + np.exp(-UTILITIES))
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed:
+class FixedPredictions:
     """A policy whose predictions are fixed, and whose state counts what it has learnt."""
 
     def init(self, problem, contexts):
-        return Learnt(jnp.zeros((), jnp.int32))
+        return LearntCount(jnp.zeros((), jnp.int32))
 
     def belief(self, problem):
         return self
@@ -40,11 +40,13 @@ class Fixed:
     def update(self, state, *feedback):
         """Learn an attempt: as a policy from a round, as an estimate from an attempt of before."""
         return (
-            Learnt(state.belief + 1) if len(feedback) == 3 else state + 100 + feedback[0].servers[0]
+            LearntCount(state.belief + 1)
+            if len(feedback) == 3
+            else state + 100 + feedback[0].servers[0]
         )
 
 
-class Learnt(NamedTuple):
+class LearntCount(NamedTuple):
     belief: jax.Array
 
 
@@ -76,7 +78,7 @@ def test_statistic_matches_pages_test_and_recent_attempts_are_relearnt():
     draw = np.random.default_rng(4)
     servers, valid = draw.integers(SERVERS, size=200), draw.random(200) < 0.8
     departed = draw.random(200) < CHANCES[servers] - 0.3
-    page = RestartingPolicy(policy=Fixed(), threshold=2.0, slack=0.05, burn_in=3.0)
+    page = RestartingPolicy(policy=FixedPredictions(), threshold=2.0, slack=0.05, burn_in=3.0)
     mine = play(page, servers, departed, valid)
     excess, began, learnt, attempts, recent, restarts = 0.0, 0, 0, 0, [], []
     for t, feedback in enumerate(zip(servers, departed, valid, strict=True)):
@@ -99,7 +101,7 @@ def test_statistic_matches_pages_test_and_recent_attempts_are_relearnt():
 
 def test_restart_relearns_only_attempts_in_memory():
     """With more attempts since the sum was 0 than there is memory for."""
-    policy = RestartingPolicy(policy=Fixed(), threshold=150.0, slack=0.0, burn_in=0.0)
+    policy = RestartingPolicy(policy=FixedPredictions(), threshold=150.0, slack=0.0, burn_in=0.0)
     count = math.floor(150 / CHANCES[1]) + 1
     assert count < MEMORY
     learnt = play(policy, np.full(count, 1), np.zeros(count, bool), np.ones(count, bool))[2]
@@ -115,7 +117,9 @@ def test_restart_relearns_only_attempts_in_memory():
 def test_consecutive_failures_raise_an_alarm_after_a_known_count():
     """S grows by p - k in each attempt."""
     for server, slack in ((0, 0.1), (1, 0.0), (2, 0.3)):
-        policy = RestartingPolicy(policy=Fixed(), threshold=4.0, slack=slack, burn_in=0.0)
+        policy = RestartingPolicy(
+            policy=FixedPredictions(), threshold=4.0, slack=slack, burn_in=0.0
+        )
         began = play(policy, np.full(60, server), np.zeros(60, bool), np.ones(60, bool))[1]
         assert began.max() > 0
         assert began[began > 0][0] == math.floor(4.0 / (CHANCES[server] - slack)) + 1
@@ -125,7 +129,7 @@ def test_consecutive_failures_raise_an_alarm_after_a_known_count():
 
 
 def test_inner_policy_counts_rounds_from_the_restart():
-    policy = RestartingPolicy(policy=Fixed())
+    policy = RestartingPolicy(policy=FixedPredictions())
     state = policy.init(observe(jnp.int32(1)).problem, CONTEXTS)._replace(began=jnp.int32(30))
     assert policy.select(None, state, observe(jnp.int32(37))) == 7
 

@@ -25,7 +25,7 @@ from recorded.cases import (
     policy,
 )
 from recorded.draws import floats, instance_of, record
-from recorded.switched import Switched, switched
+from recorded.switched import SwitchedPolicy, switched
 
 from cqbjax.core import simulate
 from cqbjax.core.types import Problem
@@ -42,14 +42,14 @@ __all__ = [
     jax.jit, compiler_options=FAST_COMPILE_OPTIONS, static_argnames=("problem", "capacity")
 )
 def _scan(
-    instances: simulate.Instance, policies: Switched, problem: Problem, capacity: int
+    instances: simulate.Instance, policies: SwitchedPolicy, problem: Problem, capacity: int
 ) -> tuple[simulate.Decision, jax.Array, jax.Array, jax.Array]:
     """Run a batch: [S, T] decisions without the state, Q(t+1), theta, and [S] lost queries."""
 
-    def begin(instance: simulate.Instance, policy: Switched) -> simulate.Carry:
+    def begin(instance: simulate.Instance, policy: SwitchedPolicy) -> simulate.Carry:
         return simulate.start(policy, problem, instance, capacity)
 
-    def one_run(instance: simulate.Instance, policy: Switched, start: simulate.Carry) -> Any:
+    def one_run(instance: simulate.Instance, policy: SwitchedPolicy, start: simulate.Carry) -> Any:
         def one(carry: simulate.Carry, round_: jax.Array) -> Any:
             carry, decision = simulate.run_round(policy, problem, instance, carry, round_)
             shown = decision._replace(state=None)

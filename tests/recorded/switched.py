@@ -14,7 +14,7 @@ from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem, rea
 
 
 @pytree
-class Switched:
+class SwitchedPolicy:
     """One run of a batch in which each run has a policy of its own.
 
     Compiling is most of a comparison's time, so that all policies are one program. They keep the
@@ -66,7 +66,7 @@ class Switched:
         return self.learner.update(state, observation, action, feedback)
 
 
-def switched(case: Case, labels: Sequence[str], **static_fields: Any) -> dict[str, Switched]:
+def switched(case: Case, labels: Sequence[str], **static_fields: Any) -> dict[str, SwitchedPolicy]:
     """Return a batch's run for each label, all of one structure.
 
     Args:
@@ -83,7 +83,7 @@ def switched(case: Case, labels: Sequence[str], **static_fields: Any) -> dict[st
     members = {kinds[label]: one for label, one in policies.items()}
     order = list(members)
     return {
-        label: Switched(
+        label: SwitchedPolicy(
             branches=tuple((members | {kinds[label]: one}).values()),
             number=jnp.int32(order.index(kinds[label])),
         )

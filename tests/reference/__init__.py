@@ -4,7 +4,7 @@ Written from the paper's text alone and fed recorded draws, so that another simu
 compared with it decision for decision. Loops and enumeration: obvious, not fast.
 """
 
-from tests.reference.dynamics import Played, Rules, simulate_scenario
+from tests.reference.dynamics import PlayedRun, Rules, simulate_scenario
 from tests.reference.estimator import Estimator, minimise
 from tests.reference.policies import POLICIES, RETRIES, ROUTED
 from tests.reference.records import Draws, Floats, Settings, Trajectory, Workload
@@ -19,7 +19,7 @@ __all__ = [
     "Draws",
     "Estimator",
     "Floats",
-    "Played",
+    "PlayedRun",
     "Settings",
     "Trajectory",
     "Workload",

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from tests.reference.records import Assortment, Floats, Waiting
+from tests.reference.records import Assortment, Floats, WaitingQuery
 
 
 def choice_probabilities(utilities: Floats) -> Floats:
@@ -35,7 +35,9 @@ def best_assortment(utilities: Floats, size: int) -> tuple[Assortment, float]:
     return best, value(best)[0]
 
 
-def best_pair(waiting: list[Waiting], utilities: list[Floats], k: int) -> tuple[int, Assortment]:
+def best_pair(
+    waiting: list[WaitingQuery], utilities: list[Floats], k: int
+) -> tuple[int, Assortment]:
     """Return the index in `waiting` and the assortment of largest R; ties: the lowest slot."""
     candidates = [best_assortment(values, k) for values in utilities]
     winner = max(range(len(waiting)), key=lambda index: candidates[index][1])

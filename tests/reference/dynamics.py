@@ -15,7 +15,7 @@ from tests.reference.records import (
     Floats,
     Integers,
     Settings,
-    Waiting,
+    WaitingQuery,
     Workload,
     padded,
 )
@@ -46,7 +46,7 @@ class Rules:
 
 
 @dataclasses.dataclass
-class Query(Waiting):
+class Query(WaitingQuery):
     """Hold one query, wherever it is."""
 
     back: int = 0  # the round from which it waits
@@ -67,7 +67,7 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True)
-class Played:
+class PlayedRun:
     """Hold what one run did; entry t-1 belongs to round t, and c is its channels."""
 
     query: Integers  # [T, c] arrival round of the query whose attempt ended; -1: none
@@ -80,7 +80,7 @@ class Played:
 
 def simulate_scenario(
     policy: str, workload: Workload, draws: Sequence[Draws], settings: Settings, rules: Rules
-) -> Played:
+) -> PlayedRun:
     """Play one policy for T rounds on recorded draws, separate for each channel.
 
     Raises:
@@ -89,7 +89,7 @@ def simulate_scenario(
     agent = make_policy(policy, workload, draws[0], settings)
     run = _Run(agent, workload, draws, settings, rules)
     rounds = [run.round(t) for t in range(1, settings.horizon + 1)]
-    return Played(*(np.array(column) for column in zip(*rounds, strict=True)))
+    return PlayedRun(*(np.array(column) for column in zip(*rounds, strict=True)))
 
 
 class _Run:

@@ -47,7 +47,7 @@ COIN: Source = Coin(success=M)
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
+class KnownQueue:
     """A scenario and its answer.
 
     Attributes:
@@ -98,7 +98,7 @@ class Known:
 
 
 def simulated(
-    known: Sequence[Known], load: float, seeds: int, relaxations: int,
+    known: Sequence[KnownQueue], load: float, seeds: int, relaxations: int,
     progress: Reporter | bool = False,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Simulate scenarios at a load by `sweep`, those that differ in the policy alone together.
@@ -142,43 +142,46 @@ SIZE, SQUARE = (float(np.average(np.arange(1, len(SIZES) + 1) ** k, weights=SIZE
 OF_GENERAL = "ρ + λ² E[S(S-1)] / 2(1-ρ)"
 
 KNOWN = (
-    Known("one success rate", "λ(1-λ) / (m-λ)", M, lambda rate: queues.geometric(M, rate), COIN,
-          OLDEST),
-    Known("Poisson many a round", "λ(2-λ) / 2(m-λ)", M,
-          lambda rate: queues.batches(rate, rate + rate**2, M), POISSON, spread=(2 - M) / M),
-    Known("batches of one or two", "(λ - 2λ² + E[A²]) / 2(m-λ)", M,
-          lambda rate: queues.batches(rate, rate * SQUARE / SIZE, M), SIZED,
-          spread=(1 - M) / M + (SQUARE / SIZE - M) / M),
-    Known("two classes, oldest first", OF_GENERAL, 1 / MIXED[0],
-          lambda rate: queues.general(*MIXED, rate), TWO, OLDEST, spread=spread(*MIXED)),
-    Known("two classes, newest first", "ρ(1-λ) / (1-ρ)", 1 / MIXED[0],
-          lambda rate: queues.newest_first(MIXED[0], rate), TWO, NEWEST, spread=spread(*MIXED)),
-    Known("two classes, likeliest first", "preemptive priority", 1 / MIXED[0],
-          lambda rate: float(queues.preemptive(CLASSES, rate).sum()), TWO, spread=spread(*MIXED)),
-    Known("at most two attempts", OF_GENERAL, 1 / TRIED[0],
-          lambda rate: queues.general(*TRIED, rate), COIN, OLDEST, (Impatience(attempts=MOST),)),
-    Known("giving up by chance", "λ(1-λ) / (m+(1-m)g-λ)", M + (1 - M) * GIVE_UP,
-          lambda rate: queues.geometric(M + (1 - M) * GIVE_UP, rate),
-          users=(Impatience(give_up=GIVE_UP),)),
-    Known("leaving unserved", "its chain", M,
-          lambda rate: queues.mean(queues.law_of_places(M, 1, LEAVE, rate)),
-          users=(Impatience(leave=LEAVE),)),
-    Known("attempts of two rounds", f"{OF_GENERAL} - λ/m", M / 2,
-          lambda rate: queues.lasting_waits(M, 2, 0, rate), service=(ServiceTimes(rounds=2),),
-          spread=spread(*FIXED)),
-    Known("attempts of two rounds on average", f"{OF_GENERAL} - λ/m", M / 2,
-          lambda rate: queues.lasting_waits(M, 2, 2, rate),
-          service=(ServiceTimes(rounds=2, law="geometric"),), spread=spread(*LONG)),
-    Known("three served a round", "Geo/Geo/3", SERVED,
-          lambda rate: queues.several(PLACES_M, PLACES, rate), Coin(success=PLACES_M),
-          service=(ServiceChannels(count=PLACES),), spread=SPREAD_OF_PLACES),
-    Known("three served, leaving unserved", "its chain", SERVED,
-          lambda rate: queues.mean(queues.law_of_places(PLACES_M, PLACES, LEAVE, rate)),
-          Coin(success=PLACES_M), users=(Impatience(leave=LEAVE),),
-          service=(ServiceChannels(count=PLACES),),
-          spread=SPREAD_OF_PLACES),
-    Known("back in the next round", "λ(1-λ) / (m-λ)", M, lambda rate: queues.geometric(M, rate),
-          users=(Orbit(return_rate=1),)),
-    Known("back after five rounds on average", "its chain", M,
-          lambda rate: queues.orbiting(M, BACK, rate)[0], users=(Orbit(return_rate=BACK),)),
+    KnownQueue("one success rate", "λ(1-λ) / (m-λ)", M, lambda rate: queues.geometric(M, rate),
+               COIN, OLDEST),
+    KnownQueue("Poisson many a round", "λ(2-λ) / 2(m-λ)", M,
+               lambda rate: queues.batches(rate, rate + rate**2, M), POISSON, spread=(2 - M) / M),
+    KnownQueue("batches of one or two", "(λ - 2λ² + E[A²]) / 2(m-λ)", M,
+               lambda rate: queues.batches(rate, rate * SQUARE / SIZE, M), SIZED,
+               spread=(1 - M) / M + (SQUARE / SIZE - M) / M),
+    KnownQueue("two classes, oldest first", OF_GENERAL, 1 / MIXED[0],
+               lambda rate: queues.general(*MIXED, rate), TWO, OLDEST, spread=spread(*MIXED)),
+    KnownQueue("two classes, newest first", "ρ(1-λ) / (1-ρ)", 1 / MIXED[0],
+               lambda rate: queues.newest_first(MIXED[0], rate), TWO, NEWEST,
+               spread=spread(*MIXED)),
+    KnownQueue("two classes, likeliest first", "preemptive priority", 1 / MIXED[0],
+               lambda rate: float(queues.preemptive(CLASSES, rate).sum()), TWO,
+               spread=spread(*MIXED)),
+    KnownQueue("at most two attempts", OF_GENERAL, 1 / TRIED[0],
+               lambda rate: queues.general(*TRIED, rate), COIN, OLDEST,
+               (Impatience(attempts=MOST),)),
+    KnownQueue("giving up by chance", "λ(1-λ) / (m+(1-m)g-λ)", M + (1 - M) * GIVE_UP,
+               lambda rate: queues.geometric(M + (1 - M) * GIVE_UP, rate),
+               users=(Impatience(give_up=GIVE_UP),)),
+    KnownQueue("leaving unserved", "its chain", M,
+               lambda rate: queues.mean(queues.law_of_places(M, 1, LEAVE, rate)),
+               users=(Impatience(leave=LEAVE),)),
+    KnownQueue("attempts of two rounds", f"{OF_GENERAL} - λ/m", M / 2,
+               lambda rate: queues.lasting_waits(M, 2, 0, rate), service=(ServiceTimes(rounds=2),),
+               spread=spread(*FIXED)),
+    KnownQueue("attempts of two rounds on average", f"{OF_GENERAL} - λ/m", M / 2,
+               lambda rate: queues.lasting_waits(M, 2, 2, rate),
+               service=(ServiceTimes(rounds=2, law="geometric"),), spread=spread(*LONG)),
+    KnownQueue("three served a round", "Geo/Geo/3", SERVED,
+               lambda rate: queues.several(PLACES_M, PLACES, rate), Coin(success=PLACES_M),
+               service=(ServiceChannels(count=PLACES),), spread=SPREAD_OF_PLACES),
+    KnownQueue("three served, leaving unserved", "its chain", SERVED,
+               lambda rate: queues.mean(queues.law_of_places(PLACES_M, PLACES, LEAVE, rate)),
+               Coin(success=PLACES_M), users=(Impatience(leave=LEAVE),),
+               service=(ServiceChannels(count=PLACES),),
+               spread=SPREAD_OF_PLACES),
+    KnownQueue("back in the next round", "λ(1-λ) / (m-λ)", M,
+               lambda rate: queues.geometric(M, rate), users=(Orbit(return_rate=1),)),
+    KnownQueue("back after five rounds on average", "its chain", M,
+               lambda rate: queues.orbiting(M, BACK, rate)[0], users=(Orbit(return_rate=BACK),)),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.reference.choice import best_pair
 from tests.reference.estimator import Estimator
-from tests.reference.records import Assortment, Draws, Floats, Settings, Waiting, Workload
+from tests.reference.records import Assortment, Draws, Floats, Settings, WaitingQuery, Workload
 from tests.reference.retries import Tally, answer, next_assortment, pick_query
 
 BASELINE_POLICIES = ("optimal", "random", "rand_rout", "rand_rout_fallback", "q_ucb", "q_ths")
@@ -50,7 +50,7 @@ class RoutedPolicy:
         self.tally = Tally(workload, settings)
         self.learn = self.tally.learn
 
-    def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
+    def select(self, t: int, waiting: list[WaitingQuery]) -> tuple[WaitingQuery, Assortment, bool]:
         """Return the query, the assortment and that the round does not explore."""
         assert self.workload.scores is not None
         scores = [self.workload.scores[query.row] for query in waiting]
@@ -72,7 +72,7 @@ class BaselinePolicy:
         self.down = np.zeros(servers, bool)
         self.successes, self.plays = np.zeros(servers), np.zeros(servers)
 
-    def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
+    def select(self, t: int, waiting: list[WaitingQuery]) -> tuple[WaitingQuery, Assortment, bool]:
         """Return the query, the assortment and whether the round explores."""
         if self.label == "optimal":
             utilities = [self.workload.utilities[query.row] for query in waiting]
@@ -139,7 +139,7 @@ class OptimisticPolicy:
         triggered = bool(self.draws.explore[t - 1] < probability)
         return triggered and (self.label in EXPLORE_QUERY or (bool(arrived) and self.newest_waits))
 
-    def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
+    def select(self, t: int, waiting: list[WaitingQuery]) -> tuple[WaitingQuery, Assortment, bool]:
         """Return the query, the assortment and whether the round explores."""
         uniform = self.draws.query[t - 1]
         if self.explores(t):

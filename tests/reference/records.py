@@ -58,7 +58,7 @@ class Draws:
     fixed_uniforms: Floats | None = None
     fixed_by: str = "attempt"  # or "prompt", "query"
 
-    def uniform(self, t: int, query: "Waiting", server: int) -> float:
+    def uniform(self, t: int, query: "WaitingQuery", server: int) -> float:
         """Return the uniform of the choice in round t."""
         if self.fixed_uniforms is None:
             return float(self.choice[t - 1])
@@ -101,7 +101,7 @@ class Trajectory:
 
 
 @dataclasses.dataclass
-class Waiting:
+class WaitingQuery:
     """Hold one waiting query."""
 
     arrival_round: int

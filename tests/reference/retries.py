@@ -3,10 +3,10 @@
 import numpy as np
 
 from tests.reference.choice import best_pair
-from tests.reference.records import Assortment, Floats, Settings, Waiting, Workload
+from tests.reference.records import Assortment, Floats, Settings, WaitingQuery, Workload
 
 
-def pick_query(rule: str, waiting: list[Waiting], uniform: float) -> Waiting:
+def pick_query(rule: str, waiting: list[WaitingQuery], uniform: float) -> WaitingQuery:
     """Return the query that a scheduling rule serves, uniformly among several that it leaves.
 
     `waiting` is in slot order.
@@ -56,7 +56,9 @@ def beta_log_odds(utilities: Floats, accepted: Floats, failed: Floats, precision
     return np.log((mean * precision + accepted) / ((1 - mean) * precision + failed))
 
 
-def revise(retry: str, query: Waiting, utilities: Floats, tally: Tally, precision: float) -> Floats:
+def revise(
+    retry: str, query: WaitingQuery, utilities: Floats, tally: Tally, precision: float
+) -> Floats:
     """Return the utilities [N] of a query, given what its own or its row's attempts showed."""
     if retry == "posterior":
         failed = np.array(query.shown, float)
@@ -72,9 +74,9 @@ def revise(retry: str, query: Waiting, utilities: Floats, tally: Tally, precisio
 
 
 def answer(
-    retry: str, rule: str, waiting: list[Waiting], utilities: list[Floats], uniform: float,
+    retry: str, rule: str, waiting: list[WaitingQuery], utilities: list[Floats], uniform: float,
     settings: Settings, tally: Tally,
-) -> tuple[Waiting, Assortment]:  # fmt: skip
+) -> tuple[WaitingQuery, Assortment]:  # fmt: skip
     """Return the query that a rule picks and its assortment, given what a retry changes."""
     utilities = [
         revise(retry, query, u, tally, settings.precision)

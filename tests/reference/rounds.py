@@ -5,7 +5,7 @@ import numpy as np
 from tests.reference.choice import best_assortment, choose, departure_rate
 from tests.reference.estimator import Estimator
 from tests.reference.policies import OptimisticPolicy, make_policy
-from tests.reference.records import Draws, Settings, Trajectory, Waiting, Workload, padded
+from tests.reference.records import Draws, Settings, Trajectory, WaitingQuery, Workload, padded
 
 
 def simulate(policy: str, workload: Workload, draws: Draws, settings: Settings) -> Trajectory:
@@ -16,7 +16,7 @@ def simulate(policy: str, workload: Workload, draws: Draws, settings: Settings) 
     """
     agent = make_policy(policy, workload, draws, settings)
     theta = Estimator(workload, settings).theta
-    slots: list[Waiting | None] = []
+    slots: list[WaitingQuery | None] = []
     records = []  # one a round, in the order of Trajectory's fields
     for t in range(1, settings.horizon + 1):
         waiting = [query for query in slots if query is not None]
@@ -37,7 +37,7 @@ def simulate(policy: str, workload: Workload, draws: Draws, settings: Settings) 
         for row in workload.arriving(t, draws.arrival[t - 1], settings.arrival_rate):
             if None not in slots:
                 slots.append(None)
-            slots[slots.index(None)] = Waiting(t, row, [0] * workload.utilities.shape[1])
+            slots[slots.index(None)] = WaitingQuery(t, row, [0] * workload.utilities.shape[1])
         length = sum(query is not None for query in slots)
         if isinstance(agent, OptimisticPolicy):
             theta = agent.estimator.theta.copy()

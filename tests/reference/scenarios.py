@@ -24,7 +24,7 @@ from cqbjax.core.types import (
 from cqbjax.estimation import BlockBeliefState
 
 
-class Played(NamedTuple):
+class PlayedRounds(NamedTuple):
     """Every round of a run.
 
     Attributes:
@@ -90,7 +90,7 @@ _keys = jax.jit(jax.vmap(rng.run_key))
 def play(
     policy: Policy, source: Source, rate: float, problem: Problem, capacity: int, seeds: Any,
     keep_all: bool = False,
-) -> Played:  # fmt: skip
+) -> PlayedRounds:  # fmt: skip
     """Run every seed by the simulator's own round: leaves [S, ...] as NumPy.
 
     Floats of policy and source never recompile. `keep_all` keeps the queue and the policy's state
@@ -100,11 +100,11 @@ def play(
     decision, length, queue, overflow = _play(
         instances, as_arrays(policy), problem, capacity, keep_all
     )
-    played = Played(decision, length, queue, instances.arrivals, instances.workload, overflow)
+    played = PlayedRounds(decision, length, queue, instances.arrivals, instances.workload, overflow)
     return jax.tree.map(np.asarray, played)
 
 
-def first(played: Played) -> Played:
+def first(played: PlayedRounds) -> PlayedRounds:
     """Return the only run, or the first."""
     return jax.tree.map(lambda leaf: leaf[0], played)
 
@@ -149,7 +149,7 @@ def one_best(prompts: int = 8, servers: int = 3, best: int = 1) -> sources.Promp
 
 
 @pytree
-class Batches:
+class BatchPool:
     """A pool whose queries come in batches: none, one or two a round.
 
     Attributes:
@@ -207,7 +207,7 @@ def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> sources.P
 
 
 @pytree
-class Planted:
+class FixedThetaAcqb:
     """ACQB that holds a given theta and never learns.
 
     Attributes:
@@ -238,7 +238,7 @@ class Planted:
 
 
 @pytree
-class Traced:
+class TraceCounter:
     """Random routing that counts how often Python runs through its `select`.
 
     Attributes:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.reference.choice import best_pair, choose
-from tests.reference.records import Draws, Integers, Settings, Trajectory, Waiting, Workload
+from tests.reference.records import Draws, Integers, Settings, Trajectory, WaitingQuery, Workload
 
 
 def switching_lengths(
@@ -44,7 +44,7 @@ def _optimal(
 ) -> tuple[int, bool]:
     """Return the query of the largest departure rate, and whether it leaves."""
     rows = [int(workload.arrival_index[arrival - 1]) for arrival in waiting]
-    queries = [Waiting(a, row, []) for a, row in zip(waiting, rows, strict=True)]
+    queries = [WaitingQuery(a, row, []) for a, row in zip(waiting, rows, strict=True)]
     index, servers = best_pair(queries, [workload.utilities[row] for row in rows], settings.K)
     utilities = workload.utilities[rows[index]][list(servers)]
     return waiting[index], choose(servers, utilities, uniform) >= 0

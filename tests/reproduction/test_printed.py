@@ -14,7 +14,7 @@ from reproduction import run
 from reproduction.paper import printed
 
 
-class Own(Sweep):
+class UserStudyType(Sweep):
     """A kind of study of a user's own."""
 
 
@@ -25,7 +25,7 @@ class Own(Sweep):
         (Sweep, "synthetic", ("K", (1, 2)), True),
         (Sweep, "synthetic", ("c1", (0.1, 0.2)), False),
         (Sweep, "mine", ("K", (1, 2)), False),
-        (Own, "synthetic", ("K", (1, 2)), False),
+        (UserStudyType, "synthetic", ("K", (1, 2)), False),
     ],
 )
 def test_only_report_studies_show_the_papers_numbers(kind, name, swept, extended, monkeypatch):

@@ -217,7 +217,7 @@ def test_drift_turns_utilities_towards_the_neighbours():
         with pytest.raises(ValueError, match=message):
             DriftWrapper(source=still.source, **wrong).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="drift goes inside"):
-        DriftWrapper(source=scenarios.Batches(source=still.source)).check(np.arange(2), 0.3, 1)
+        DriftWrapper(source=scenarios.BatchPool(source=still.source)).check(np.arange(2), 0.3, 1)
 
 
 @functools.partial(jax.jit, static_argnames="horizon")

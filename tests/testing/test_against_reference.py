@@ -40,7 +40,7 @@ def cases() -> dict[str, tuple[Case, str]]:
         made[f"routing-{size}"] = Case(pool(), size, rate, HORIZON, seed=6 + size), "newton_cg"
     # Fewer dimensions are fewer steps to the end of a system, written out in the program.
     made["small-1"] = Case(pool(3), 1, RATES[1], HORIZON, seed=7), "newton_cg"
-    two = scenarios.Batches(source=pool())
+    two = scenarios.BatchPool(source=pool())
     made["batches-1"] = Case(two, 1, 0.6, HORIZON, seed=2), "newton_cg"
     made["batches-2"] = Case(two, 2, 0.7, HORIZON, seed=5), "newton_cg"
     return made
@@ -199,7 +199,7 @@ def test_runs_over_several_pages_decide_identically_without_exact_steps(name, x6
         assert differs(dataclasses.replace(case.settings(), lambda0=1.05)).max() <= 1e-3
 
 
-class Planted:
+class PlantedFault:
     """The whole-run comparison of one policy, with the reference free to be made wrong."""
 
     def __init__(self, name: str, label: str, seeds: range) -> None:
@@ -229,7 +229,7 @@ class Planted:
 
 @pytest.mark.slow
 def test_slightly_wrong_settings_are_detected(x64: None) -> None:
-    planted = Planted("routing-1", "acqb", range(40))
+    planted = PlantedFault("routing-1", "acqb", range(40))
     case = planted.case
     assert not any(planted.find_differences(seed) for seed in range(4))
     for field, change in (("alpha_scale", 1e-3), ("kappa", 1e-3), ("c1", 0.1)):
@@ -276,7 +276,7 @@ def with_entry(draws: reference.Draws, field: str, at: int, value: object) -> re
     ],
 )
 def test_single_wrong_draws_are_detected(spoil, field: str, x64: None) -> None:
-    differing = Planted("routing-1", "acqb", range(9, 14)).notice(spoil)
+    differing = PlantedFault("routing-1", "acqb", range(9, 14)).notice(spoil)
     assert differing.get(field, 0) > HORIZON // 2, differing
 
 
@@ -315,7 +315,7 @@ FAULTS = {
 
 @pytest.mark.slow
 def test_planted_algorithm_faults_are_detected(x64: None, monkeypatch) -> None:
-    planted = Planted("disjoint-2", "acqb", range(2, 6))
+    planted = PlantedFault("disjoint-2", "acqb", range(2, 6))
     assert not planted.notice()
     for method, fault in FAULTS.items():
         with monkeypatch.context() as patch:

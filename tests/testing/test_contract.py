@@ -107,7 +107,7 @@ def test_contract_at_other_shapes(policy, problem):
 
 
 @pytree
-class Faulty:
+class FaultyTemplate:
     """The template with one part exchanged.
 
     Attributes:
@@ -181,13 +181,13 @@ QUICK_FAULTS = ("shapes and types",)
 
 @pytest.mark.slow
 def test_without_a_fault_nothing_is_found():
-    check_policy(Faulty())
+    check_policy(FaultyTemplate())
 
 
 @pytest.mark.parametrize("message", cases(FAULTS, QUICK_FAULTS))
 def test_a_planted_fault_is_found(message):
     with pytest.raises(ContractError) as refusal:
-        check_policy(Faulty(**FAULTS[message]))
+        check_policy(FaultyTemplate(**FAULTS[message]))
     assert message in str(refusal.value)
 
 
@@ -199,7 +199,7 @@ def test_a_batch_that_mixes_its_runs_is_found():
         return action._replace(servers=jnp.sort((action.servers + shift) % 4))
 
     with pytest.raises(ContractError, match="must not depend on its batch"):
-        check_policy(Faulty(act=mix))
+        check_policy(FaultyTemplate(act=mix))
 
 
 @jax.custom_batching.custom_vmap
@@ -215,41 +215,43 @@ def _sum(axis_size, in_batched, value):
 
 def test_fields_that_cannot_be_leaves_are_named():
     @pytree
-    class Counted(EpsilonGreedy):
+    class WholeNumberField(EpsilonGreedy):
         samples: int = 3
 
-    with pytest.raises(ContractError, match=r"Counted\.samples is 3: a leaf must be a float"):
-        check_policy(Counted())
+    with pytest.raises(
+        ContractError, match=r"WholeNumberField\.samples is 3: a leaf must be a float"
+    ):
+        check_policy(WholeNumberField())
 
     @pytree
-    class Named(EpsilonGreedy):
+    class TextField(EpsilonGreedy):
         rule: str = "oldest"
 
-    with pytest.raises(ContractError, match=r"Named\.rule is 'oldest'"):
-        check_policy(Named())
+    with pytest.raises(ContractError, match=r"TextField\.rule is 'oldest'"):
+        check_policy(TextField())
 
 
 def test_static_fields_must_be_hashable():
-    with pytest.raises(ContractError, match=r"Faulty\.act is static and must be hashable"):
-        check_policy(Faulty(act=[1, 2]))
+    with pytest.raises(ContractError, match=r"FaultyTemplate\.act is static and must be hashable"):
+        check_policy(FaultyTemplate(act=[1, 2]))
 
 
 def test_a_class_that_is_no_pytree_gets_an_instruction():
-    class Plain(EpsilonGreedy):
+    class WithoutDecorator(EpsilonGreedy):
         pass
 
-    with pytest.raises(ContractError, match="Plain must be registered as a pytree"):
-        check_policy(Plain())
+    with pytest.raises(ContractError, match="WithoutDecorator must be registered as a pytree"):
+        check_policy(WithoutDecorator())
 
 
 @pytest.mark.parametrize("needs", [True, (True, False), Needs(contexts="yes"), Needs])
 def test_the_needs_of_a_policy_must_be_needs(needs):
     @pytree
-    class Vague(EpsilonGreedy):
+    class UntypedNeeds(EpsilonGreedy):
         needs: Any = static(default=None)
 
-    with pytest.raises(ContractError, match=r"Vague\.needs must be Needs of True and False"):
-        check_policy(Vague(needs=needs))
+    with pytest.raises(ContractError, match=r"UntypedNeeds\.needs must be Needs of True and False"):
+        check_policy(UntypedNeeds(needs=needs))
 
 
 def test_the_problem_must_have_a_row_for_every_arrival():

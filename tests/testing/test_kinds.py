@@ -47,7 +47,7 @@ CALLS = itertools.count()
 
 
 @pytree
-class Own(UserModel):
+class ChangedUsers(UserModel):
     """Users with one part exchanged."""
 
     made: Any = static(default=lambda drawn: drawn)
@@ -106,25 +106,27 @@ def draw_outside(drawn):
 
 
 FAULTS = {
-    "Own: draw must return arrays [T, c, ...], for each round and channel, here [48, 1], "
-    "and returns float32[47, 1]": Own(made=lambda drawn: drawn[1:]),
-    "Own: react must return a Reaction, and it returns tuple": Own(reaction=lambda s, d: tuple(s)),
-    "Own: Reaction.abandons must be bool[], and react returns float32[]":
-        Own(reaction=lambda s, d: s._replace(abandons=d)),
-    "Own: Reaction.return_delay must be int32[], and react returns float32[]":
-        Own(reaction=lambda s, d: s._replace(return_delay=3 * d)),
-    "Own: draw_patience must return int32[48, 1] or None, and it returns int32[48]":
-        Own(patience=lambda problem: jnp.ones(problem.horizon, jnp.int32)),
-    "Own: draw_patience must return at least 1 round":
-        Own(patience=lambda problem: jnp.zeros((problem.horizon, 1), jnp.int32)),
-    "Own: draw must return numbers, and some are NaN":
-        Own(made=lambda drawn: drawn.at[7].set(jnp.nan)),
-    "Own: react must return a return_delay of at least 1 round":
-        Own(reaction=lambda s, d: s._replace(return_delay=jnp.int32(8 * d))),
-    "Own: the same key must give the same draws": Own(made=draw_outside),
-    "Own: the first rounds must be the same at any horizon": Own(made=lambda drawn: drawn[::-1]),
-    "Own: react must be pure":
-        Own(reaction=lambda s, d: s._replace(return_delay=jnp.int32(1 + next(CALLS) % 2))),
+    "ChangedUsers: draw must return arrays [T, c, ...], for each round and channel, here [48, 1], "
+    "and returns float32[47, 1]": ChangedUsers(made=lambda drawn: drawn[1:]),
+    "ChangedUsers: react must return a Reaction, and it returns tuple":
+        ChangedUsers(reaction=lambda s, d: tuple(s)),
+    "ChangedUsers: Reaction.abandons must be bool[], and react returns float32[]":
+        ChangedUsers(reaction=lambda s, d: s._replace(abandons=d)),
+    "ChangedUsers: Reaction.return_delay must be int32[], and react returns float32[]":
+        ChangedUsers(reaction=lambda s, d: s._replace(return_delay=3 * d)),
+    "ChangedUsers: draw_patience must return int32[48, 1] or None, and it returns int32[48]":
+        ChangedUsers(patience=lambda problem: jnp.ones(problem.horizon, jnp.int32)),
+    "ChangedUsers: draw_patience must return at least 1 round":
+        ChangedUsers(patience=lambda problem: jnp.zeros((problem.horizon, 1), jnp.int32)),
+    "ChangedUsers: draw must return numbers, and some are NaN":
+        ChangedUsers(made=lambda drawn: drawn.at[7].set(jnp.nan)),
+    "ChangedUsers: react must return a return_delay of at least 1 round":
+        ChangedUsers(reaction=lambda s, d: s._replace(return_delay=jnp.int32(8 * d))),
+    "ChangedUsers: the same key must give the same draws": ChangedUsers(made=draw_outside),
+    "ChangedUsers: the first rounds must be the same at any horizon":
+        ChangedUsers(made=lambda drawn: drawn[::-1]),
+    "ChangedUsers: react must be pure":
+        ChangedUsers(reaction=lambda s, d: s._replace(return_delay=jnp.int32(1 + next(CALLS) % 2))),
     "Shop: draw must return arrays [T, ...]": Shop(made=lambda drawn: drawn[1:]),
     "Shop: available must return bool[4] or None, and it returns float32[4]": Shop(up=lambda d: d),
     "Shop: available must return bool[4] or None, and it returns bool[3]":
@@ -165,7 +167,7 @@ def test_a_planted_fault_is_found(message):
 
 @pytest.mark.slow
 def test_fault_free_component_passes_the_contract():
-    check_users(Own())
+    check_users(ChangedUsers())
     check_service(Shop(many=3, late=2))
 
 
@@ -190,25 +192,27 @@ def test_sweep_rejects_faulty_shapes_and_draws_of_models(message):
 
 
 def test_objects_that_are_not_models_are_rejected():
-    class Plain(UserModel):
+    class Undecorated(UserModel):
         def react(self, drawn, attempts):
             return PAPER_REACTION
 
     @pytree
-    class Silent(UserModel):
+    class UsersWithoutReact(UserModel):
         def answer(self, drawn, attempts):
             return PAPER_REACTION
 
     @pytree
-    class Loose:
+    class PlainClass:
         pass
 
     messages = {
-        "Plain must be registered as a pytree: decorate it with core.pytree.pytree": Plain(),
-        "Silent must override at least one of react, draw_patience": Silent(),
-        "Loose must be a subclass of cqbjax.UserModel": Loose(),
+        "Undecorated must be registered as a pytree: decorate it with core.pytree.pytree": (
+            Undecorated()
+        ),
+        "UsersWithoutReact must override at least one of react, draw_patience": UsersWithoutReact(),
+        "PlainClass must be a subclass of cqbjax.UserModel": PlainClass(),
         "Shop must be a subclass of cqbjax.UserModel": Shop(),
-        "Own is a class: give an instance of it, Own(...)": Own,
+        "ChangedUsers is a class: give an instance of it, ChangedUsers(...)": ChangedUsers,
     }
     for message, kind in messages.items():
         assert refusal(check_users, kind) == message

@@ -29,7 +29,7 @@ SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
         sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared"),
         sources.ArrivalWrapper(source=POOL, process=sources.BurstyArrivals()),
         sources.ArrivalWrapper(source=POOL, process=sources.convert_trace(np.arange(20.0))),
-        scenarios.Batches(source=POOL),
+        scenarios.BatchPool(source=POOL),
     ],
     ids=["pool", "synthetic", "shared", "bursty", "traced", "batches"],
 )
@@ -47,7 +47,7 @@ CALLS = itertools.count()
 
 
 @pytree
-class Faulty:
+class FaultySource:
     """The pool in batches with one part exchanged.
 
     Attributes:
@@ -60,7 +60,7 @@ class Faulty:
     draw: Any = static(default=lambda workload: workload)
     come: Any = static(default=lambda arrives: arrives)
 
-    good = scenarios.Batches(source=POOL)
+    good = scenarios.BatchPool(source=POOL)
     check = good.check
     uniform_service = good.uniform_service
 
@@ -133,22 +133,24 @@ QUICK = [message for message in FAULTS if not any(one in message for one in LONG
 @pytest.mark.parametrize("message", cases(FAULTS, QUICK))
 def test_a_planted_fault_is_found(message):
     with pytest.raises(ContractError) as refusal:
-        check_source(Faulty(**FAULTS[message]))
+        check_source(FaultySource(**FAULTS[message]))
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_without_a_fault_nothing_is_found():
-    check_source(Faulty(draw=lambda workload: with_log(workload, 0)))
+    check_source(FaultySource(draw=lambda workload: with_log(workload, 0)))
 
 
 def test_several_arrivals_must_be_the_sources_own():
     @pytree
-    class Silent:
-        good = scenarios.Batches(source=POOL)
+    class SilentSource:
+        good = scenarios.BatchPool(source=POOL)
         problem, draw_workload = good.problem, good.draw_workload
         check, uniform_service = good.check, good.uniform_service
 
     with pytest.raises(ContractError, match="max_arrivals=2 must be 1, or more with a method"):
-        check_source(Silent())
+        check_source(SilentSource())
     with pytest.raises(ValueError, match="max_arrivals=2 needs a source with a method"):
-        simulate.draw_instance(rng.run_key(0), Silent(), jnp.float32(0.4), Silent().problem(1, 8))
+        simulate.draw_instance(
+            rng.run_key(0), SilentSource(), jnp.float32(0.4), SilentSource().problem(1, 8)
+        )

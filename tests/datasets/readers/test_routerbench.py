@@ -169,7 +169,7 @@ def test_a_real_pickled_frame_reads_like_the_csv(tmp_path, protocol):
     np.testing.assert_array_equal(table.performance.ravel()[1:], reread.performance.ravel()[1:])
 
 
-class Hostile:
+class HostilePickle:
     """Makes a file when unpickled by the ordinary means."""
 
     def __init__(self, target: pathlib.Path, call) -> None:
@@ -184,7 +184,7 @@ def test_a_hostile_pickle_is_refused_by_name_and_never_runs(tmp_path, protocol):
     import os
 
     target = tmp_path / "was-run"
-    payload = pickle.dumps({"frame": Hostile(target, os.mkdir)}, protocol=protocol)
+    payload = pickle.dumps({"frame": HostilePickle(target, os.mkdir)}, protocol=protocol)
     pickle.loads(payload)
     assert target.is_dir(), "the payload must be able to run code, or the test proves nothing"
     target.rmdir()
@@ -197,7 +197,7 @@ def test_a_hostile_pickle_is_refused_by_name_and_never_runs(tmp_path, protocol):
 def test_pickles_with_other_exploits_are_rejected(tmp_path):
     dotted = b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93."
     cases = {
-        "builtins.eval": pickle.dumps(Hostile(tmp_path, eval)),
+        "builtins.eval": pickle.dumps(HostilePickle(tmp_path, eval)),
         "numpy.ndarray.tofile": dotted,
         "not a whole pickled frame|truncated": pickle.dumps(np.zeros(100))[:80],
         "holds a dict, not a frame": pickle.dumps({"a": 1}),

@@ -65,12 +65,12 @@ def test_ray_reproduces_one_process_despite_a_killed_worker(tmp_path):
 
     ready, cluster = grid(folder), Ray(workers=2)
 
-    class Dying:
+    class DyingCluster:
         def run(self, function, tasks):
             assert function is loop.run_task and len(tasks) >= 4
             return cluster.run(perform_and_die_once, tasks)
 
-    lost = loop.run_on_cluster(Dying(), make, ready, ResultIndex(folder), Reporter(), False)
+    lost = loop.run_on_cluster(DyingCluster(), make, ready, ResultIndex(folder), Reporter(), False)
     assert killed.exists()
     assert list(lost) == ["K=1,arrival_rate=0.65"]
     assert "capacity=2 overflowed" in lost["K=1,arrival_rate=0.65"]
@@ -91,18 +91,20 @@ def test_slurm_jobs_reproduce_one_process_and_lost_jobs_are_reported(tmp_path):
 
     cluster = Slurm(str(tmp_path / "jobs"), local=True, every=0.1)
 
-    class Dying:
+    class DyingCluster:
         def run(self, function, tasks):
             return cluster.run(perform_or_die, tasks)
 
-    lost = loop.run_on_cluster(Dying(), make, grid(folder), ResultIndex(folder), Reporter(), False)
+    lost = loop.run_on_cluster(
+        DyingCluster(), make, grid(folder), ResultIndex(folder), Reporter(), False
+    )
     assert sorted(lost) == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
     assert "was lost" in lost["K=1,arrival_rate=0.4"]
     die.unlink()
     # The same command submits what is missing, and nothing else.
     left = loop.select_missing(grid(folder), ResultIndex(folder))
     assert [one.point.label for one in left] == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
-    lost = loop.run_on_cluster(Dying(), make, left, ResultIndex(folder), Reporter(), False)
+    lost = loop.run_on_cluster(DyingCluster(), make, left, ResultIndex(folder), Reporter(), False)
     assert list(lost) == ["K=1,arrival_rate=0.65"]
     assert_same(folder, whole)
 
