@@ -1,9 +1,7 @@
 """The paper's synthetic queries: contexts and parameters from Unif(-1, 1), with slackness."""
 
-import functools
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import jax
@@ -21,25 +19,18 @@ from cqbjax.sources.rejection_sampling import BLOCK
 # A seed whose best context exceeds the rate by less than this is infeasible: rejection sampling
 # would wait for a context of probability zero.
 MARGIN = 1e-3
-# An acceptance rate below this would make the instance generator the main cost.
-LEAST_ACCEPTANCE = 2e-4
-# Blocks of candidates that estimate the acceptance rate of a seed, and the first of them, drawn at
-# once, that estimate the service rate.
-PROBE_BLOCKS = 64
-SERVICE_BLOCKS = 8
-# Numbers drawn at once for these estimates, for any number of seeds, N and d.
+# An acceptance rate below this would make the instance generator the main cost; contexts that are
+# tried to estimate it.
+LEAST_ACCEPTANCE, MOST_TRIED = 2e-4, 8192
+# Seeds, and batches of contexts, from which the service rate is estimated.
+SERVICE_SEEDS, SERVICE_BATCHES = 32, 8
+# Numbers in a batch of contexts, and in their utilities.
 MOST_DRAWN = 2**22
-# Seeds of one program if there are few, so that another number of seeds does not recompile.
-SEEDS_AT_ONCE, FEW_SEEDS = 32, 256
-# Factor by which the blocks grow until a seed's candidates suffice.
-DEEPER = 8
 # A policy's state has d^2 numbers.
 MOST_DIM = 10_000
 # More numbers in theta*, or in the features of a query with a shared parameter, would take minutes
 # to validate for each seed.
 MOST_PARAMETERS = 10_000_000
-# Cached combinations of source, seeds and K.
-CACHED_SCORES = 64
 # Most utilities for which all corners of the box are evaluated.
 MOST_AT_CORNERS = 2**16
 
@@ -155,10 +146,8 @@ class Synthetic:
             )
         if not len(seeds):
             return
-        # The first candidates usually suffice; the other seeds draw more.
-        blocks = SERVICE_BLOCKS if len(seeds) <= FEW_SEEDS else 1
-        score, largest = self._scores(seeds, K, blocks)
-        best = 1.0 / (1.0 + np.exp(-largest))
+        theta = self._theta_of(seeds)
+        best = 1.0 / (1.0 + np.exp(-self._largest_score(theta, K)))
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
             most = best[worst] - rate
@@ -169,71 +158,48 @@ class Synthetic:
                 f"with seed {seeds[worst]} the best context departs with "
                 f"probability {best[worst]:.3f}; {way}lower {key}, or raise N or K"
             )
-        while (few := score < _log_odds(wanted)).any() and blocks < PROBE_BLOCKS:
-            seeds, blocks = np.asarray(seeds)[few], min(DEEPER * blocks, PROBE_BLOCKS)
-            score, _ = self._scores(seeds, K, blocks)
+        draw, tried, accepted = np.random.default_rng(0), 0, np.zeros(len(seeds), int)
+        enough = math.ceil(LEAST_ACCEPTANCE * MOST_TRIED)
+        # The first contexts usually suffice; the other seeds try more.
+        while (few := accepted < enough).any() and tried < MOST_TRIED:
+            score = _best_score(self._draw_utilities(draw, theta[few]), K)
+            accepted[few] += np.sum(score >= _log_odds(wanted), axis=1)
+            tried += score.shape[1]
         if few.any():
             raise ValueError(
                 f"slackness={float(self.slackness):g} at {key}={rate:g} is met by "
                 f"fewer than {LEAST_ACCEPTANCE:g} of the contexts of seed "
-                f"{seeds[int(np.argmin(score))]}; lower slackness or {key}, or raise N or K"
+                f"{seeds[int(np.argmin(accepted))]}; lower slackness or {key}, or raise N or K"
             )
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
-        """Return how many queries per round FIFO serves with uniform assortments.
-
-        This is the mean over the first `FEW_SEEDS` seeds.
-        """
+        """Return how many queries per round FIFO serves with uniform assortments, estimated."""
+        theta, draw = self._theta_of(seeds[:SERVICE_SEEDS]), np.random.default_rng(0)
+        batches = [self._draw_utilities(draw, theta) for _ in range(SERVICE_BATCHES)]
+        utilities = np.concatenate(batches, axis=1)
         wanted = _log_odds(float(self._rate(arrival_rate)) + float(self.slackness))
-        served = []
-        for batches in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
-            utilities = np.concatenate([utilities for _, utilities in batches], axis=1)
-            arrives = _best_score(utilities, K) >= wanted
-            rounds = 1.0 / mnl.mean_departure_rate(utilities, K)
-            total = np.sum(np.where(arrives, rounds, 0.0), axis=1)
-            mean = total / np.maximum(arrives.sum(axis=1), 1)
-            served.append(1.0 / mean[mean > 0])
-        every = np.concatenate(served)
-        return float(np.mean(every)) if every.size else 1.0
+        arrives = _best_score(utilities, K) >= wanted
+        rounds = np.where(arrives, 1.0 / mnl.mean_departure_rate(utilities, K), 0.0)
+        come = arrives.sum(axis=1)
+        served = come[come > 0] / rounds.sum(axis=1)[come > 0]
+        return float(np.mean(served)) if served.size else 1.0
 
-    def _scores(
-        self, seeds: np.ndarray, size: int, blocks: int = PROBE_BLOCKS
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the score that `LEAST_ACCEPTANCE` of candidates reach, and the largest score: [S].
+    def _theta_of(self, seeds: np.ndarray) -> np.ndarray:
+        """Draw theta* of every seed: [S, ...]."""
+        # The seeds are padded, so that another number of seeds seldom recompiles.
+        width = 2 ** (len(seeds) - 1).bit_length()
+        padded = np.pad(np.asarray(seeds, np.int32), (0, width - len(seeds)), "edge")
+        return np.asarray(_draw_thetas(self, padded))[: len(seeds)]
 
-        With fewer blocks the first is a lower bound. Neither depends on rate or slackness, so the
-        points of a sweep share them.
-        """
-        shape, enough = (self.num_servers, self.dim, self.parameters), PROBE_BLOCKS * BLOCK
-        at = np.asarray(seeds, np.int32).tobytes()
-        return _scores_of(*shape, at, size, math.ceil(LEAST_ACCEPTANCE * enough), blocks)
-
-    def _probe(
-        self, seeds: np.ndarray, blocks: int
-    ) -> Iterator[Iterator[tuple[np.ndarray, np.ndarray]]]:
-        """Yield batches of candidates of some seeds: theta* [s, ...] and utilities [s, p, N].
-
-        A batch has about `MOST_DRAWN` numbers, or one block of one seed if that has more.
-        """
-        one = math.prod(self.problem(1, 1).contexts_shape[1:])
-        of_block = BLOCK * max(one, self.num_servers)
-        at_once = SERVICE_BLOCKS if SERVICE_BLOCKS * of_block <= MOST_DRAWN else 1
-        at_once = min(at_once, blocks)
-        most = max(1, MOST_DRAWN // (at_once * of_block))
-        width = min(SEEDS_AT_ONCE, most) if len(seeds) <= FEW_SEEDS else most
-        for start in range(0, len(seeds), width):
-            # The last seeds are padded, so that one program draws all.
-            index = np.minimum(start + np.arange(width), len(seeds) - 1)
-            some = np.asarray(seeds[index], np.int32)
-            drawn = (_candidates(self, some, first, at_once) for first in range(0, blocks, at_once))
-            yield (self._utilities_of(one, len(seeds) - start) for one in drawn)
-
-    def _utilities_of(self, drawn: tuple[Array, Array], real: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return theta* and utilities of the seeds without padding, on the host."""
-        theta, contexts = (np.asarray(one)[:real] for one in drawn)
+    def _draw_utilities(self, draw: np.random.Generator, theta: np.ndarray) -> np.ndarray:
+        """Draw contexts, the same for all seeds, and return their utilities: [S, p, N]."""
+        shape = self.problem(1, 1).contexts_shape[1:]
+        numbers = max(math.prod(shape), len(theta) * self.num_servers)
+        count = min(max(1, MOST_DRAWN // numbers), BLOCK)
+        contexts = draw.uniform(-1.0, 1.0, (count, *shape))
         if self.parameters == "disjoint":
-            return theta, contexts @ np.swapaxes(theta, 1, 2)
-        return theta, np.einsum("spnd,sd->spn", contexts, theta)
+            return contexts @ np.swapaxes(theta, 1, 2)
+        return np.moveaxis(contexts @ theta.T, -1, 0)
 
     def _largest_score(self, theta: np.ndarray, size: int) -> np.ndarray:
         """Return the largest score of any context, or an upper bound: [S, ...] -> [S]."""
@@ -248,37 +214,9 @@ class Synthetic:
         return _best_score(np.sum(np.abs(theta), axis=-1), size)
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _candidates(source: Synthetic, seeds: Array, first: int, blocks: int) -> tuple[Array, Array]:
-    """Draw theta* of every seed and blocks of candidates: [S, ...] and [S, P, ...]."""
-
-    def one(seed: Array) -> tuple[Array, Array]:
-        key = rng.run_key(seed)
-        drawn = jax.vmap(lambda block: source.candidates(key, block))(first + jnp.arange(blocks))
-        return source.theta(key), drawn.reshape(-1, *drawn.shape[2:])
-
-    return jax.vmap(one)(seeds)
-
-
-@functools.lru_cache(CACHED_SCORES)
-def _scores_of(
-    num_servers: int, dim: int, parameters: Parameters, seeds: bytes, size: int, enough: int,
-    blocks: int,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return `Synthetic._scores`, computed once; `enough` candidates reach the first."""
-    source = Synthetic(num_servers=num_servers, dim=dim, parameters=parameters)
-    reached, largest = [], []
-    for batches in source._probe(np.frombuffer(seeds, np.int32), blocks):
-        top = np.empty((0, 0), np.float32)
-        for theta, utilities in batches:  # noqa: B007 - the last one is read below
-            score = _best_score(utilities, size)
-            top = np.concatenate([top, score], axis=1) if top.size else score
-            if top.shape[1] > enough:
-                top = np.partition(top, -enough, axis=1)[:, -enough:]
-        fewer = np.full(len(theta), -np.inf, np.float32)
-        reached.append(top.min(axis=1) if top.shape[1] >= enough else fewer)
-        largest.append(source._largest_score(theta, size))
-    return np.concatenate(reached), np.concatenate(largest)
+@jax.jit
+def _draw_thetas(source: Synthetic, seeds: Array) -> Array:
+    return jax.vmap(lambda seed: source.theta(rng.run_key(seed)))(seeds)
 
 
 def _best_score(utilities: np.ndarray, size: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Arguments of a sweep of another type than asked for: one sentence that names them."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -101,7 +103,7 @@ def test_numpy_scalars_are_numbers_and_booleans_are_not():
 
 def test_sweeps_beyond_the_memory_are_rejected_before_drawing_candidates(monkeypatch):
     """Whether arrays of many seeds, or a run of many servers."""
-    monkeypatch.setattr(Synthetic, "_probe", None)
+    monkeypatch.setattr(Synthetic, "_draw_utilities", None)
     monkeypatch.setattr(memory, "machine_memory", lambda: 10**8)
     with pytest.raises(ValueError, match="what is recorded takes 0.256 GB, and .* has 0.1: lower"):
         cqbjax.sweep(**{**GOOD, "num_seeds": 10**6})
@@ -118,44 +120,31 @@ def test_sweeps_beyond_the_memory_are_rejected_before_drawing_candidates(monkeyp
 
 
 @pytest.mark.slow
-def test_checking_seeds_in_chunks_gives_the_same_result(monkeypatch):
+def test_checking_slackness_in_small_batches_gives_the_same_result(monkeypatch):
     from cqbjax.sources import synthetic
 
-    source, seeds = Synthetic(num_servers=3, dim=2), np.arange(7)
-    whole = source._scores(seeds, 1), source.uniform_service(seeds, 0.5, 1)
-    synthetic._scores_of.cache_clear()
-    monkeypatch.setattr(synthetic, "MOST_DRAWN", 2 * 8 * 128 * 3)  # two seeds
-    drawn, candidates = [], synthetic._candidates
-    monkeypatch.setattr(
-        synthetic, "_candidates", lambda *some: drawn.append(len(some[1])) or candidates(*some)
-    )
-    separate = source._scores(seeds, 1), source.uniform_service(seeds, 0.5, 1)
-    assert set(drawn) == {2} and len(drawn) == 4 * (8 + 1)
-    np.testing.assert_array_equal(separate[0], whole[0])
-    assert separate[1] == pytest.approx(whole[1], rel=1e-6)
-    synthetic._scores_of.cache_clear()
-    monkeypatch.setattr(synthetic, "MOST_DRAWN", 1)  # a block of a seed
-    np.testing.assert_allclose(source._scores(seeds[:2], 1)[0], whole[0][0][:2], rtol=1e-6)
+    monkeypatch.setattr(synthetic, "LEAST_ACCEPTANCE", 0.05)
+    monkeypatch.setattr(synthetic, "MOST_TRIED", 384)
+    source, seeds, errors = Synthetic(num_servers=3, dim=2, slackness=0.0), np.arange(7), []
+    for most in (2**22, 1):  # a context at a time
+        monkeypatch.setattr(synthetic, "MOST_DRAWN", most)
+        source.check(seeds, 0.4, 1)
+        with pytest.raises(ValueError, match="is met by fewer than 0.05 of the") as caught:
+            source.check(seeds, 0.7, 1)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
 
 
 @pytest.mark.slow
 def test_slackness_checks_of_many_seeds_draw_few_candidates(monkeypatch):
-    """One block of candidates yields nearly all values; 64 were drawn per seed."""
-    from cqbjax.sources import synthetic
-
-    blocks, candidates = [], synthetic._candidates
+    """One batch of contexts suffices for nearly all seeds."""
+    drawn, real = [], Synthetic._draw_utilities
     monkeypatch.setattr(
-        synthetic, "_candidates",
-        lambda *some: blocks.append(len(some[1]) * some[3]) or candidates(*some),
+        Synthetic, "_draw_utilities",
+        lambda self, draw, theta: drawn.append(len(theta)) or real(self, draw, theta),
     )  # fmt: skip
-    synthetic._scores_of.cache_clear()
-    monkeypatch.setattr(synthetic, "MOST_DRAWN", 2**18)
-    source, seeds = Synthetic(slackness=0.1), np.arange(600)
-    source.check(seeds, 0.5, 1)
-    drawn = sum(blocks)
-    assert 600 <= drawn < 2 * 600, "one block each, and of few more"
-    source.uniform_service(seeds, 0.5, 1)
-    assert sum(blocks) - drawn == 256 * synthetic.SERVICE_BLOCKS
+    Synthetic(slackness=0.1).check(np.arange(600), 0.5, 1)
+    assert 600 <= sum(drawn) < 2 * 600
 
 
 @pytest.mark.parametrize("number", cases([7, 300], [7]))
@@ -165,7 +154,9 @@ def test_rejected_seed_has_the_lowest_score_of_all_candidates(number, monkeypatc
 
     monkeypatch.setattr(synthetic, "LEAST_ACCEPTANCE", 0.05)
     source, seeds = Synthetic(num_servers=3, dim=2, slackness=0.0), 5 + np.arange(number)
-    score, _ = source._scores(seeds, 1)
+    theta, draw = source._theta_of(seeds), np.random.default_rng(0)
+    every = [source._draw_utilities(draw, theta).max(axis=2) for _ in range(64)]
+    score = np.sort(np.concatenate(every, axis=1), axis=1)[:, -math.ceil(0.05 * 8192)]
     border = float(expit(score.min()))
     source.check(seeds, border - 1e-5, 1)
     with pytest.raises(ValueError, match=rf"contexts of seed {seeds[np.argmin(score)]};"):
