@@ -6,7 +6,7 @@ request, counts them and checks the rest. Missing scores are never filled in.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -58,57 +58,41 @@ class RoutingTable:
         return len(self.servers)
 
 
-class CellNames(NamedTuple):
-    """Names of the cells of a table [P, N], which errors show.
+def check_cells(
+    scores: np.ndarray, cost: np.ndarray, file: str, prompt_ids: Sequence[str],
+    servers: Sequence[str], labels: tuple[str, str] = ("column 'score|{}'", "column 'cost|{}'"),
+    numbered: bool = True, allow_missing: bool = True,
+) -> None:  # fmt: skip
+    """Check every score and cost of a table.
 
-    Attributes:
+    Args:
+        scores: [P, N]; NaN is missing.
+        cost: [P, N] USD per query.
         file: file or folder of the table.
         prompt_ids: [P].
         servers: [N].
-        score: name of the score of the LLM `{}`.
-        cost: name of its cost.
+        labels: what an error calls the score and the cost of the LLM `{}`.
         numbered: whether rows are those of the file, counted from 1 below a header.
+        allow_missing: let a score be NaN; its cost may then be NaN too.
+
+    Raises:
+        TableError: naming file, row and column of the first wrong cell.
     """
-
-    file: str
-    prompt_ids: Sequence[str]
-    servers: Sequence[str]
-    score: str = "column 'score|{}'"
-    cost: str = "column 'cost|{}'"
-    numbered: bool = True
-
-    def raise_first(self, wrong: np.ndarray, values: np.ndarray, label: str, rule: str) -> None:
-        """Raise a `TableError` for the first wrong cell [P, N]: file, row, column and `rule`."""
-        if not wrong.any():
-            return
-        i, j = (int(index) for index in np.argwhere(wrong)[0])
-        more = f" ({int(wrong.sum()):,} such cells)" if wrong.sum() > 1 else ""
-        row = f"prompt id {self.prompt_ids[i]!r}"
-        row = f"row {i + 1} ({row})" if self.numbered else row
-        column = label.format(self.servers[j])
-        rule = rule.format(value=values[i, j])
-        raise TableError(f"{self.file}: {row}, {column} {rule}{more}.")
-
-    def check(self, scores: np.ndarray, cost: np.ndarray, allow_missing: bool = True) -> None:
-        """Check every cell.
-
-        Args:
-            scores: [P, N]; NaN is missing.
-            cost: [P, N] USD per query.
-            allow_missing: let a score be NaN; its cost may then be NaN too.
-
-        Raises:
-            TableError: naming file, row and column of the first wrong cell.
-        """
-        missing = np.isnan(scores)
-        # NaN compares false, so a missing score is not also out of range.
-        outside, no_cost = (scores < 0) | (scores > 1), ~np.isfinite(cost) & ~missing
-        if not allow_missing:
-            rule = "is missing, every score must be in [0, 1]"
-            self.raise_first(missing, scores, self.score, rule)
-        self.raise_first(outside, scores, self.score, "must be in [0, 1], got {value}")
-        self.raise_first(cost < 0, cost, self.cost, "must not be negative, got {value}")
-        self.raise_first(no_cost, cost, self.cost, "is missing or not finite, got {value}")
+    missing, (score, price) = np.isnan(scores), labels
+    # NaN compares false, so a missing score is not also out of range.
+    for wrong, values, label, rule in (
+        (missing & (not allow_missing), scores, score, "is missing, every score must be in [0, 1]"),
+        ((scores < 0) | (scores > 1), scores, score, "must be in [0, 1], got {}"),
+        (cost < 0, cost, price, "must not be negative, got {}"),
+        (~np.isfinite(cost) & ~missing, cost, price, "is missing or not finite, got {}"),
+    ):
+        if wrong.any():
+            i, j = np.argwhere(wrong)[0]
+            row = f"prompt id {prompt_ids[i]!r}"
+            row = f"row {i + 1} ({row})" if numbered else row
+            cell, rule = label.format(servers[j]), rule.format(values[i, j])
+            more = f" ({wrong.sum():,} such cells)" if wrong.sum() > 1 else ""
+            raise TableError(f"{file}: {row}, {cell} {rule}{more}.")
 
 
 def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False) -> RoutingTable:
@@ -142,10 +126,11 @@ def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False
     if len(set(table.servers)) < table.num_servers:
         twice = next(name for name in table.servers if table.servers.count(name) > 1)
         raise TableError(f"{where}: two servers are named {twice!r}, names must be unique.")
-    names = CellNames(where, table.prompt_ids, table.servers)
-    if not table.in_file_order:
-        names = names._replace(score="score of {!r}", cost="cost of {!r}", numbered=False)
-    names.check(table.performance, table.cost, allow_missing)
+    of, numbered = ("column '{}|{{}}'", True) if table.in_file_order else ("{} of {{!r}}", False)
+    check_cells(
+        table.performance, table.cost, where, table.prompt_ids, table.servers,
+        (of.format("score"), of.format("cost")), numbered, allow_missing,
+    )  # fmt: skip
     return table
 
 

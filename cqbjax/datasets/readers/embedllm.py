@@ -48,26 +48,22 @@ def read_embedllm(
     if not files:
         raise TableError(f"{path}: none of train.csv, val.csv, test.csv of EmbedLLM is there.")
     parts, texts = zip(*map(_read_file, files), strict=True)
-    rows, prompts = (
-        pl.concat(parts),
-        pl.concat(texts).unique(["prompt_id", "prompt"], keep="first", maintain_order=True),
-    )
-    _check_one_text(prompts)
-    servers = tuple(rows["model_name"].unique(maintain_order=True))
-    scores = np.full((prompts.height, len(servers)), np.nan)
-    places = (
-        rows[column].cast(pl.Enum(labels)).to_physical().to_numpy()
-        for column, labels in (("prompt_id", prompts["prompt_id"]), ("model_name", servers))
-    )
-    # fmax ignores NaN: of repeated (LLM, prompt) rows the largest counts, as the authors do.
-    np.fmax.at(scores, tuple(places), rows["label"].to_numpy())
+    rows = pl.concat(parts)
+    prompts = pl.concat(texts).unique(["prompt_id", "prompt"], keep="first", maintain_order=True)
+    for again in prompts.filter(~pl.col("prompt_id").is_first_distinct()).iter_rows(named=True):
+        raise TableError(
+            f"{again['file']}: row {again['row']}, column 'prompt': prompt id "
+            f"{again['prompt_id']!r} has two different prompts."
+        )
+    # Of repeated (LLM, prompt) rows the largest score counts, as the authors do.
+    wide = rows.pivot("model_name", index="prompt_id", values="label", aggregate_function="max")
+    servers, scores = tuple(wide.columns[1:]), wide.drop("prompt_id").to_numpy(order="c")
     repeated = rows.height - int((~np.isnan(scores)).sum())
     notes = [f"collapsed {repeated:,} repeated rows by max"] if repeated else []
     absent = [f"{part}.csv" for part in SPLITS if path / f"{part}.csv" not in files]
     if absent and path.is_dir():
         notes.append(f"read without {' and '.join(absent)}")
-    priced = find_prices(servers, listed, price_file)
-    price = np.array([(one.input + one.output) / 2 for one in priced])
+    price = find_prices(servers, listed, price_file).mean(axis=1)
     table = RoutingTable(
         name="EmbedLLM",
         prompt_ids=tuple(prompts["prompt_id"]),
@@ -93,7 +89,7 @@ def _read_file(file: pathlib.Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     check_columns(columns, COLUMNS, file)
     rows = collect(whole.select("prompt_id", "model_name", "label"))
     labels = rows["label"].cast(pl.Float64, strict=False)
-    wrong = (labels.is_null() | ~labels.is_between(0, 1)).fill_null(True)
+    wrong = ~labels.is_between(0, 1).fill_null(False)
     if wrong.any():
         row = int(wrong.arg_max() or 0)
         raise TableError(
@@ -105,12 +101,3 @@ def _read_file(file: pathlib.Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     for row in prompts.filter(pl.col("prompt").is_null())["row"]:
         raise TableError(f"{file}: row {row}, column 'prompt' is empty.")
     return rows.with_columns(labels), prompts.with_columns(file=pl.lit(str(file)))
-
-
-def _check_one_text(prompts: pl.DataFrame) -> None:
-    """Check that no id has two prompts."""
-    repeated = prompts.filter(~pl.col("prompt_id").is_first_distinct())
-    for file, row, key in repeated.select("file", "row", "prompt_id").iter_rows():
-        raise TableError(
-            f"{file}: row {row}, column 'prompt': prompt id {key!r} has two different prompts."
-        )

@@ -154,16 +154,15 @@ def text_column(frame: pl.DataFrame, column: str, path: pathlib.Path) -> tuple[s
 
 
 def number_columns(
-    frame: pl.DataFrame, columns: Sequence[str], path: pathlib.Path,
-    labels: Sequence[str] | None = None,
-) -> np.ndarray:  # fmt: skip
+    frame: pl.DataFrame, columns: Sequence[str], path: pathlib.Path, part: str = ""
+) -> np.ndarray:
     """Return columns as numbers.
 
     Args:
         frame: with the columns as text or as numbers.
         columns: [N] names of columns of the frame.
         path: the file, for the error.
-        labels: [N] names of the columns in the file, for the error; "column '...'" when None.
+        part: part of a column that holds the numbers, for the error.
 
     Returns:
         [P, N] float64, NaN for an empty cell.
@@ -171,10 +170,9 @@ def number_columns(
     Raises:
         TableError: naming file, row and column of the first text that is not a number.
     """
-    labels = [f"column {column!r}" for column in columns] if labels is None else labels
     values = np.empty((frame.height, len(columns)))
-    for j, (column, label) in enumerate(zip(columns, labels, strict=True)):
-        cells = frame[column]
+    for j, column in enumerate(columns):
+        cells, label = frame[column], f"column {column!r}{part}"
         if cells.dtype.is_nested():
             raise TableError(f"{path}: {label} must hold numbers, got {cells.dtype}.")
         cast = cells.cast(pl.Float64, strict=False)

@@ -7,10 +7,8 @@ Columns: `sample_id, prompt, eval_name`, then for each LLM a score column named 
 import ast
 import pathlib
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from cqbjax.datasets.readers.parquet_csv import (
@@ -19,15 +17,16 @@ from cqbjax.datasets.readers.parquet_csv import (
     number_columns,
     read_frame,
 )
-from cqbjax.datasets.table import CellNames, RoutingTable, TableError, check_table
+from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table
 
 COST_SUFFIX = "|total_cost"
 RESPONSE_SUFFIX = "|model_response"
 REQUIRED = ("sample_id", "prompt", "eval_name")
 NUMBERED = ("", "Unnamed: 0")  # the frame's own row number, as pandas writes it
 ORACLE = "oracle_model_to_route_to"
-# Columns of a joined row: its number in the unsplit RouterBench, its file and its row there.
-ROW, FILE, FILE_ROW = "__row", "__file", "__file_row"
+# Columns of a joined row: its number in the unsplit RouterBench, its file, its row there, and how
+# many scores it has.
+ROW, FILE, FILE_ROW, SCORES = "__row", "__file", "__file_row", "__scores"
 # The callables of a pickled frame of floats and strings, under the paths of old and new versions.
 ALLOWED = {
     f"{module}.{name}"
@@ -66,16 +65,17 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
     Raises:
         TableError: one sentence naming file, row and column, or a class that a pickle must not use.
     """
-    path = pathlib.Path(path)
-    frames = []
+    path, servers, parts = pathlib.Path(path), tuple[str, ...](), []
     for file in _find_files(path):
         pickled = file.suffix == ".pkl"
         frame = read_pickled_frame(file) if pickled else read_frame(file, infer=False)
         check_columns(frame.columns, REQUIRED, file)
         check_filled(frame, REQUIRED, file)
-        frames.append((file, frame))
-    servers = _find_servers(frames)
-    parts = [_select_columns(frame, servers, file) for file, frame in frames]
+        found = _find_servers(frame, file)
+        servers = servers or found
+        if different := sorted(set(found) ^ set(servers)):
+            raise TableError(f"{file}: column {different[0]!r} is not in every file of the folder.")
+        parts.append(_select_columns(frame, servers, file))
     frame, notes = _merge_ids(pl.concat(parts).sort(ROW, maintain_order=True), servers)
     table = RoutingTable(
         name="RouterBench",
@@ -83,8 +83,8 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
         prompts=tuple(unwrap_prompt(prompt) for prompt in frame["prompt"]),
         origins=tuple(frame["eval_name"]),
         servers=servers,
-        performance=_to_matrix(frame, servers),
-        cost=_to_matrix(frame, [server + COST_SUFFIX for server in servers]),
+        performance=frame.select(servers).to_numpy(order="c"),
+        cost=frame.select(server + COST_SUFFIX for server in servers).to_numpy(order="c"),
         notes=notes,
         in_file_order=False,
     )
@@ -128,109 +128,90 @@ def _find_files(path: pathlib.Path) -> list[pathlib.Path]:
     return files
 
 
-def _find_servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str, ...]:
-    """Return the LLMs in the order of the first file's score columns; all files must agree."""
-    servers: tuple[str, ...] = ()
-    for file, frame in frames:
-        priced = {c.removesuffix(COST_SUFFIX) for c in frame.columns if c.endswith(COST_SUFFIX)}
-        answered = {c.split("|")[0] for c in frame.columns if c.endswith(RESPONSE_SUFFIX)}
-        for server in sorted(priced - set(frame.columns)):
-            raise TableError(f"{file}: column {server!r} (the scores) is missing.")
-        check_columns(frame.columns, [one + COST_SUFFIX for one in sorted(answered)], file)
-        for column in sorted(set(frame.columns) - priced - {*REQUIRED, *NUMBERED, ORACLE}):
-            if "|" not in column and _holds_scores(frame[column]):
-                raise TableError(
-                    f"{file}: column {column + COST_SUFFIX!r} is missing, column {column!r} holds "
-                    f"scores."
-                )
-        if not priced:
+def _find_servers(frame: pl.DataFrame, file: pathlib.Path) -> tuple[str, ...]:
+    """Return the LLMs of a file in the order of its score columns."""
+    columns = set(frame.columns)
+    priced = {name.removesuffix(COST_SUFFIX) for name in columns if name.endswith(COST_SUFFIX)}
+    answered = {name.split("|")[0] for name in columns if name.endswith(RESPONSE_SUFFIX)}
+    for server in sorted(priced - columns):
+        raise TableError(f"{file}: column {server!r} (the scores) is missing.")
+    check_columns(frame.columns, [server + COST_SUFFIX for server in sorted(answered)], file)
+    for column in sorted(columns - priced - {*REQUIRED, *NUMBERED, ORACLE}):
+        filled = frame[column].drop_nulls()
+        scores = filled.cast(pl.Float64, strict=False).is_between(0, 1).fill_null(False)
+        if "|" not in column and len(filled) and scores.all():
             raise TableError(
-                f"{file}: no LLM there, each needs a column of scores named by it and one named "
-                f"'<LLM>{COST_SUFFIX}'."
+                f"{file}: column {column + COST_SUFFIX!r} is missing, column {column!r} holds "
+                f"scores."
             )
-        servers = servers or tuple(column for column in frame.columns if column in priced)
-        if different := sorted(priced ^ set(servers)):
-            raise TableError(f"{file}: column {different[0]!r} is not in every file of the folder.")
-    return servers
-
-
-def _holds_scores(cells: pl.Series) -> bool:
-    """Return whether a column holds numbers in [0, 1] alone, as an LLM's scores do."""
-    filled = cells.drop_nulls()
-    scores = filled.cast(pl.Float64, strict=False).is_between(0, 1).fill_null(False)
-    return len(filled) > 0 and bool(scores.all())
+    if not priced:
+        raise TableError(
+            f"{file}: no LLM there, each needs a column of scores named by it and one named "
+            f"'<LLM>{COST_SUFFIX}'."
+        )
+    return tuple(column for column in frame.columns if column in priced)
 
 
 def _select_columns(
     frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path
 ) -> pl.DataFrame:
     """Return the required columns of one file, checked, with numbers as float64."""
-    costs = [server + COST_SUFFIX for server in servers]
-    scores, cost = number_columns(frame, servers, file), number_columns(frame, costs, file)
-    ids = frame["sample_id"].cast(pl.String).to_list()
-    CellNames(str(file), ids, servers, "column '{}'", f"column '{{}}{COST_SUFFIX}'").check(
-        scores, cost
+    costs, answers = (
+        [server + suffix for server in servers] for suffix in (COST_SUFFIX, RESPONSE_SUFFIX)
     )
-    unnamed = [c for c in frame.columns if c in NUMBERED]
-    order = frame[unnamed[0]].cast(pl.Int64, strict=False) if unnamed else None
-    if order is None or order.null_count():
-        order = pl.Series(np.arange(frame.height))
-    answers = [server + RESPONSE_SUFFIX for server in servers]
-    absent = [pl.lit(None, pl.String).alias(c) for c in answers if c not in frame.columns]
-    texts = frame.with_columns(absent).select(pl.col([*REQUIRED, *answers]).cast(pl.String))
-    columns = zip((*servers, *costs), np.hstack([scores, cost]).T, strict=True)
-    return texts.with_columns(
-        *(pl.Series(name, values, nan_to_null=True) for name, values in columns),
-        order.alias(ROW),
-        pl.lit(str(file)).alias(FILE),
-        pl.int_range(1, pl.len() + 1).alias(FILE_ROW),
-    )
+    check_cells(
+        number_columns(frame, servers, file), number_columns(frame, costs, file), str(file),
+        frame["sample_id"].cast(pl.String).to_list(), servers,
+        ("column '{}'", f"column '{{}}{COST_SUFFIX}'"),
+    )  # fmt: skip
+    absent = [pl.lit(None).alias(answer) for answer in answers if answer not in frame.columns]
+    row = pl.int_range(pl.len())
+    unnamed = [frame[c].cast(pl.Int64, strict=False) for c in frame.columns if c in NUMBERED]
+    order = row if not unnamed or unnamed[0].null_count() else pl.lit(unnamed[0])
+    return frame.with_columns(absent).select(
+        pl.col([*REQUIRED, *answers]).cast(pl.String),
+        pl.col([*servers, *costs]).cast(pl.Float64, strict=False).fill_nan(None),
+        order.alias(ROW), pl.lit(str(file)).alias(FILE), (row + 1).alias(FILE_ROW),
+    )  # fmt: skip
 
 
 def _merge_ids(
     frame: pl.DataFrame, servers: tuple[str, ...]
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop rows without a score and merge rows of one id; return a note on each."""
-    scored = frame.filter(pl.any_horizontal(pl.col(server).is_not_null() for server in servers))
-    notes = []
-    if frame.height > scored.height:
-        notes.append(f"dropped {frame.height - scored.height:,} rows without any score")
-    repeated = scored.filter(pl.col("sample_id").is_duplicated())
-    if repeated.height:
-        groups = repeated.partition_by("sample_id", maintain_order=True)
-        merged = pl.concat(_merge_rows(group, servers) for group in groups)
-        scored = pl.concat([scored.filter(~pl.col("sample_id").is_duplicated()), merged]).sort(ROW)
-        notes.append(
-            f"merged {repeated.height:,} rows into {merged.height:,} prompts of the same id"
-        )
-    return scored, tuple(notes)
+    """Drop rows without a score and merge rows of one id; return a note on each.
 
-
-def _merge_rows(group: pl.DataFrame, servers: tuple[str, ...]) -> pl.DataFrame:
-    """Return the row with most scores, with the scores of equal responses in the other rows."""
-    scores = _to_matrix(group, servers)
-    known = ~np.isnan(scores)
-    twice = known.sum(axis=0) > 1
-    if twice.any():
-        column = int(twice.argmax())
-        first, second = (int(row) for row in np.flatnonzero(known[:, column])[:2])
-        raise TableError(
-            f"{group[FILE][second]}: row {group[FILE_ROW][second]}, column 'sample_id': "
-            f"{group['sample_id'][0]!r} also stands in row {group[FILE_ROW][first]} of "
-            f"{group[FILE][first]}, and both have a score in column {servers[column]!r}."
-        )
-    fullest = int(known.sum(axis=1).argmax())
-    row = group[fullest]
-    for j in np.flatnonzero(~known[fullest] & known.any(axis=0)):
-        other = int(known[:, j].argmax())
-        response = group[servers[j] + RESPONSE_SUFFIX]
-        if response[other] is not None and response[other] == response[fullest]:
-            row = row.with_columns(pl.lit(float(scores[other, j])).alias(servers[j]))
-    return row
-
-
-def _to_matrix(frame: pl.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    return frame.select(pl.col(columns).fill_null(np.nan)).to_numpy().astype(np.float64)
+    Of the rows of one id, the one with most scores stays, with the scores of equal responses in the
+    other rows.
+    """
+    scores = pl.sum_horizontal(pl.col(servers).is_not_null()).alias(SCORES)
+    scored = frame.with_columns(scores).filter(pl.col(SCORES) > 0)
+    for server in servers:
+        known = scored.filter(pl.col(server).is_not_null())
+        for twice in known.filter(~pl.col("sample_id").is_first_distinct()).iter_rows(named=True):
+            first = known.filter(sample_id=twice["sample_id"]).row(0, named=True)
+            raise TableError(
+                f"{twice[FILE]}: row {twice[FILE_ROW]}, column 'sample_id': "
+                f"{twice['sample_id']!r} also stands in row {first[FILE_ROW]} of {first[FILE]}, "
+                f"and both have a score in column {server!r}."
+            )
+    ordered = scored.sort(SCORES, descending=True, maintain_order=True)
+    groups = ordered.group_by("sample_id", maintain_order=True)
+    response = {server: pl.col(server + RESPONSE_SUFFIX) for server in servers}
+    merged = groups.agg(
+        pl.exclude("sample_id", *servers).first(),
+        *(
+            pl.col(server).filter((pl.int_range(pl.len()) == 0) | (answer == answer.first())).max()
+            for server, answer in response.items()
+        ),
+    ).sort(ROW, maintain_order=True)
+    repeated = int(scored["sample_id"].is_duplicated().sum())
+    prompts = merged.height - scored.height + repeated
+    notes = {
+        f"dropped {frame.height - scored.height:,} rows without any score": frame.height
+        - scored.height,
+        f"merged {repeated:,} rows into {prompts:,} prompts of the same id": repeated,
+    }
+    return merged, tuple(note for note, count in notes.items() if count)
 
 
 def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
@@ -260,15 +241,13 @@ def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
         raise TableError(f"{path}: not a whole pickled frame ({reason}).") from error
     if type(frame) is not pd.DataFrame:
         raise TableError(f"{path}: the pickle holds a {type(frame).__name__}, not a frame.")
-    columns = []
-    for column in frame.columns:
-        values = [None if isinstance(v, float) and v != v else v for v in frame[column].tolist()]
-        if all(value is None or isinstance(value, (bool, int, float)) for value in values):
-            columns.append(pl.Series(str(column), values, dtype=pl.Float64, strict=False))
-        else:
-            texts = [None if value is None else str(value) for value in values]
-            columns.append(pl.Series(str(column), texts, dtype=pl.String))
-    return pl.DataFrame(columns)
+    columns = {
+        str(column): [
+            None if isinstance(x, float) and x != x else x for x in frame[column].tolist()
+        ]
+        for column in frame.columns
+    }
+    return pl.DataFrame(columns, strict=False)
 
 
 class _FrameUnpickler(pickle.Unpickler):

@@ -16,8 +16,8 @@ from cqbjax.datasets.readers.parquet_csv import (
     number_columns,
     read_with,
 )
-from cqbjax.datasets.readers.prices import Price, find_prices, read_prices, shipped_prices
-from cqbjax.datasets.table import CellNames, RoutingTable, TableError, check_table, check_unique
+from cqbjax.datasets.readers.prices import find_prices, read_prices, shipped_prices
+from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table, check_unique
 
 TOKENS = ("num_input_tokens", "num_output_tokens")
 FIELDS = (*TOKENS, "score")
@@ -53,24 +53,28 @@ def read_sprout(path: str | pathlib.Path, prices: str | pathlib.Path | None = No
         if file.stem == other.stem:
             raise TableError(f"{file}: {other} has the same name, each needs one of its own.")
     files.sort(key=lambda file: ([not file.stem.startswith(s) for s in SPLITS], file.name))
-    _, servers = _read_schema(files[0])
-    priced = find_prices(servers, listed, price_file)
-    parts = [_read_file(file, servers, priced) for file in files]
-    ids, prompts, origins = (
-        tuple(itertools.chain.from_iterable(part[i] for part in parts)) for i in range(3)
-    )
+    servers = _find_servers(files[0])
+    price = find_prices(servers, listed, price_file)
+    texts, values = zip(*(_read_file(file, servers) for file in files), strict=True)
+    prompts = pl.concat(texts)
+    into, out, scores = np.concatenate(values, axis=1)
     table = RoutingTable(
-        name="SPROUT", prompt_ids=ids, prompts=prompts, origins=origins, servers=servers,
-        performance=np.concatenate([part[3] for part in parts]),
-        cost=np.concatenate([part[4] for part in parts]),
+        name="SPROUT",
+        prompt_ids=tuple(prompts["prompt_id"]),
+        prompts=tuple(prompts["prompt"]),
+        origins=tuple(prompts["dataset"]),
+        servers=servers,
+        performance=scores,
+        cost=(into * price[:, 0] + out * price[:, 1]) / 1e6,
         in_file_order=False,
-    )  # fmt: skip
+    )
     return check_table(table, str(path), allow_missing=True)
 
 
-def _read_schema(file: pathlib.Path) -> tuple[list[str], tuple[str, ...]]:
-    """Return the columns and the LLMs: the struct columns, each of which must have all `FIELDS`."""
+def _find_servers(file: pathlib.Path) -> tuple[str, ...]:
+    """Return the LLMs: the struct columns, each of which must have all `FIELDS`."""
     schema = read_with(pl.read_parquet_schema, file, "parquet")
+    check_columns(list(schema), ["prompt"], file)
     structs = {name: kind for name, kind in schema.items() if isinstance(kind, pl.Struct)}
     for name, kind in structs.items():
         for field in FIELDS:
@@ -78,50 +82,39 @@ def _read_schema(file: pathlib.Path) -> tuple[list[str], tuple[str, ...]]:
                 raise TableError(
                     f"{file}: column {name!r} is a struct without the field {field!r}."
                 )
-    return list(schema), tuple(structs)
+    return tuple(structs)
 
 
-def _read_file(
-    file: pathlib.Path, servers: tuple[str, ...], prices: list[Price]
-) -> tuple[list[str], list[str], list[str], np.ndarray, np.ndarray]:
-    """Read and check ids, prompts, origins [P], scores and cost in USD per query [P, N] of a file.
+def _read_file(file: pathlib.Path, servers: tuple[str, ...]) -> tuple[pl.DataFrame, np.ndarray]:
+    """Read and check a file: `prompt_id`, `prompt` and `dataset`, and the `FIELDS` [3, P, N].
 
     Responses, most of the file, are never materialised.
     """
-    columns, found = _read_schema(file)
-    if different := sorted(set(found) ^ set(servers)):
+    if different := sorted(set(_find_servers(file)) ^ set(servers)):
         raise TableError(f"{file}: column {different[0]!r} is not in every file of SPROUT.")
-    check_columns(columns, ["prompt"], file)
-    texts = [c for c in ("key", "dataset", "prompt") if c in columns]
-    cells = [
-        pl.col(server).struct.field(field).alias(f"{server}|{field}")
+    whole = pl.scan_parquet(file)
+    columns = whole.collect_schema().names()
+    texts = {
+        "prompt": pl.col("prompt"),
+        "key": pl.col("key") if "key" in columns else pl.int_range(pl.len()),
+        "dataset": pl.col("dataset") if "dataset" in columns else pl.lit("sprout"),
+    }
+    cells = {
+        f"{server}|{field}": pl.col(server).struct.field(field)
         for server in servers
         for field in FIELDS
-    ]
-    lazy = pl.scan_parquet(file).select([pl.col(texts).cast(pl.String), *cells])
-    frame = lazy.collect(engine="streaming")
-    check_filled(frame, [column for column in ("prompt", "key") if column in texts], file)
-    keys = frame["key"].to_list() if "key" in texts else [str(row) for row in range(frame.height)]
+    }
+    strings = {name: text.cast(pl.String) for name, text in texts.items()}
+    frame = whole.select(**strings, **cells).collect(engine="streaming")
+    check_filled(frame, ["prompt", "key"], file)
+    keys, values = frame["key"].to_list(), {}
     check_unique(keys, str(file), "key")
-    origins = ["sprout"] * frame.height
-    if "dataset" in texts:
-        origins = frame["dataset"].fill_null("unknown").to_list()
-    labels = {field: f"column '{{}}', field '{field}'" for field in FIELDS}
-    values = {
-        field: number_columns(
-            frame, [f"{server}|{field}" for server in servers], file,
-            [label.format(server) for server in servers],
-        )
-        for field, label in labels.items()
-    }  # fmt: skip
-    scores, names = values["score"], CellNames(str(file), keys, servers, score=labels["score"])
-    for field in TOKENS:
-        tokens, label = values[field], labels[field]
-        names.raise_first(tokens < 0, tokens, label, "must not be negative, got {value}")
-        absent = ~np.isfinite(tokens) & ~np.isnan(scores)
-        names.raise_first(absent, tokens, label, "is missing or not finite, got {value}")
-    into = np.array([price.input for price in prices])
-    out = np.array([price.output for price in prices])
-    cost = (values[TOKENS[0]] * into + values[TOKENS[1]] * out) / 1e6
-    names.check(scores, cost)
-    return [f"{file.stem}:{key}" for key in keys], frame["prompt"].to_list(), origins, scores, cost
+    for field in reversed(FIELDS):  # scores first: where one is missing, tokens may be
+        names = {f"{server}|{field}": server for server in servers}
+        part = frame.select(*names).rename(names)
+        values[field] = number_columns(part, servers, file, f", field {field!r}")
+        labels = f"column '{{}}', field '{FIELDS[-1]}'", f"column '{{}}', field {field!r}"
+        check_cells(values["score"], values[field], str(file), keys, servers, labels)
+    ids = pl.lit(f"{file.stem}:") + pl.col("key")
+    prompts = frame.select(ids.alias("prompt_id"), "prompt", pl.col("dataset").fill_null("unknown"))
+    return prompts, np.stack([values[field] for field in FIELDS])
