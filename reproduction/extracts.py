@@ -19,8 +19,8 @@ import yaml
 
 from cqbjax.core.files import write_atomic
 from cqbjax.results import frame as frames
+from cqbjax.results.files import StoredPoint
 from cqbjax.results.metrics import STANDARD, Metric, find_recorded, list_panels
-from cqbjax.results.points import StoredPoint
 from cqbjax.results.policy_styles import OTHERWISE
 from cqbjax.results.summaries import join_stand_ins
 

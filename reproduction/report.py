@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cqbjax.experiments.configs import Config
-    from cqbjax.results.points import StoredPoint
+    from cqbjax.results.files import StoredPoint
 
 RUN = Path(__file__).resolve().parents[1] / "scripts" / "run.py"
 # Of the page alone: the extra `report`.

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from cqbjax.results import files
-from cqbjax.results.points import StoredPoint
+from cqbjax.results.files import StoredPoint
 
 DIMS = ("policy", "arrival_rate", "seed", "round")
 OPTIMAL_SERVICE = 0.8

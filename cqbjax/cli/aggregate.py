@@ -37,7 +37,7 @@ def aggregate(arguments: argparse.Namespace) -> None:
     from cqbjax.figures import draw_over_keys, save_figure
     from cqbjax.results import store as results
     from cqbjax.results import tables
-    from cqbjax.results.aggregate import aggregate_points, save_aggregate
+    from cqbjax.results.frame import aggregate_points, save_aggregate
     from cqbjax.results.metrics import find_recorded
 
     for key in ("metrics", "rounds", "over"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cqbjax.experiments.configs import Config
     from cqbjax.experiments.display import Show
-    from cqbjax.results.points import StoredPoint
+    from cqbjax.results.files import StoredPoint
 
     # Takes the name, points and configuration of an experiment, and returns the files written.
     Extract = Callable[[str, Sequence[StoredPoint], Config], list[Path]]

@@ -34,9 +34,9 @@ from cqbjax.experiments.grid import GridPoint, Job, PreparedPoint, Study
 from cqbjax.experiments.manifests import manifest_of
 from cqbjax.experiments.study import Factory
 from cqbjax.experiments.validation import RUN_KEYS
-from cqbjax.results.frame import LAST
+from cqbjax.results.files import StoredPoint
+from cqbjax.results.frame import LAST, aggregate_points
 from cqbjax.results.index import Cell, ResultIndex, RunRequest
-from cqbjax.results.points import StoredPoint
 
 UNFINISHED = ".unfinished"
 MAX_LINES = 6  # most notes that are printed of a shard
@@ -169,8 +169,6 @@ def _compute_objectives(
 
     It is a mean over seeds, rates and points; the key `objective` names its metric and policy.
     """
-    from cqbjax.results.aggregate import aggregate_points
-
     prepared = [point for points in by_job for point in points]
     stored = iter(read_back(prepared, index, [LAST]) if prepared else ())
     values: list[Any] = []

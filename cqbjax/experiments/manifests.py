@@ -21,8 +21,8 @@ from cqbjax.experiments import configs
 from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.experiments.validation import DISPLAY_KEYS, RUN_KEYS
 from cqbjax.offline import OfflinePolicy
+from cqbjax.results.files import AXES, STUDY_TYPE
 from cqbjax.results.index import CELLS, CacheKey
-from cqbjax.results.points import AXES, STUDY_TYPE
 
 PACKAGES = ("cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "optax", "scikit-learn")
 # Keys to which others refer (policies, source, rates), and which count there.

@@ -1,34 +1,41 @@
-"""Result files: points that ran together, with checksums of every byte.
+"""Stored points, how a point is joined from its parts, and the files that hold them.
 
-A file is NetCDF with its points along the dimension `point`, then a description in JSON, then a
-trailer line with the number of the format, the length of the description and its checksum. The
-description holds the manifests of the points and the checksum of the arrays, so that an index does
-not read arrays. NetCDF readers ignore everything after the arrays.
+Points that ran together share a file, which has checksums of every byte. It is NetCDF with its
+points along the dimension `point`, then a description in JSON, then a trailer line with the number
+of the format, the length of the description and its checksum. The description holds the manifests
+of the points and the checksum of the arrays, so that an index does not read arrays. NetCDF readers
+ignore everything after the arrays.
 """
 
 import functools
 import hashlib
 import io
+import itertools
 import json
+import numbers
 import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from cqbjax.core.files import write_atomic
-from cqbjax.results.points import (
-    POINT_COORDS,
-    Manifest,
-    ResultError,
-    StoredPoint,
-    shape_of,
-    shared_coords,
-    validate_point,
-)
+from cqbjax.core.labels import OPTIMAL
 
+RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
+VARIABLES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("queue_length", "regret", "departures", "explored"), RUN_DIMS),
+    "optimal_queue_length": RUN_DIMS[1:],
+    **dict.fromkeys(("seconds_per_round", "compile_seconds"), RUN_DIMS[:1]),
+}
+# Manifest key: the study type, of a study that is not a sweep.
+STUDY_TYPE = "kind"
+# Coordinates that differ between points of a file, and the arrays that hold them there.
+POINT_COORDS = {"arrival_rate": "arrival_rates", "seed": "seeds"}
+# Dimensions along which a stored point can be extended.
+AXES = ("arrival_rate", "seed")
 ENDING = ".nc"
 FORMAT = 3
 # Texts of each point: its configuration in YAML and its attributes in JSON.
@@ -40,9 +47,140 @@ _TRAILER_PATTERN = re.compile(
     rb"\ncqbjax results, format +(\d+), description of +(\d+) bytes, SHA-256 ([0-9a-f]{64})\n"
 )
 
+Manifest = dict[str, Any]
+
+
+class ResultError(ValueError):
+    """A result cannot be written, is missing, or is damaged."""
+
 
 class FormatError(ResultError):
     """A result has another format than this version of the package."""
+
+
+class StoredPoint(NamedTuple):
+    """A point with its manifest and configuration.
+
+    Attributes:
+        point: `VARIABLES` over policy, arrival_rate, seed and round, and other recorded arrays. For
+            other study types: any arrays over policy and further labelled dimensions.
+        manifest: provenance in JSON values; `varied` maps each swept key to this point's value.
+        config: the resolved configuration as YAML text (JSON would turn integer keys into text).
+    """
+
+    point: xr.Dataset
+    manifest: Manifest
+    config: str
+
+    def labels(self, dim: str) -> list[Any]:
+        """Return a dimension's labels; [None] without the dimension."""
+        return list(self.point[dim].values.tolist()) if dim in self.point.dims else [None]
+
+
+def shape_of(point: xr.Dataset) -> tuple[Hashable, ...]:
+    """Return what all points of a file have in common: labels, rounds, variables and sizes."""
+    labels = [(str(name), tuple(point[name].values.tolist())) for name in shared_coords(point)]
+    return *labels, *sorted((str(name), one.shape) for name, one in point.data_vars.items())
+
+
+def shared_coords(point: xr.Dataset) -> list[Hashable]:
+    """Return the coordinates that all points of a file have in common."""
+    return sorted((name for name in point.coords if name not in POINT_COORDS), key=str)
+
+
+def validate_point(one: StoredPoint) -> None:
+    """Check that the dimensions and attributes of a point can be stored and combined.
+
+    Raises:
+        ResultError: names the wrong dimension or attribute.
+    """
+    # The dimensions of a sweep have coordinates.
+    dims = ("policy", *map(str, one.point.dims)) if STUDY_TYPE in one.manifest else ()
+    for dim in dims:
+        if dim not in one.point.coords:
+            raise ResultError(f"dimension {dim} has no coordinate: it must be labelled.")
+    values = {f"attribute {key}": value for key, value in one.point.attrs.items()}
+    for key, value in one.manifest.get("varied", {}).items():
+        values[f"manifest key varied. {key}"] = value
+    for key, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, str | numbers.Real | np.number):
+            raise ResultError(
+                f"{key} is {value!r}: only text and numbers can be stored and combined."
+            )
+
+
+def join_parts(parts: Sequence[StoredPoint]) -> list[StoredPoint]:
+    """Join the parts of a point, which may differ in policies, arrival rates and seeds.
+
+    Policies are in the order in which they were first computed; rates and seeds increase.
+
+    Args:
+        parts: parts with one cache key, the newest first; if two parts hold the same run, the newer
+            one is taken.
+
+    Returns:
+        One point if all policies and rates have the same seeds. Otherwise several points, each
+        without missing values.
+    """
+    if len(parts) == 1:
+        return list(parts)
+    seeds: dict[tuple[str, Any], set[Any]] = {}
+    for one in reversed(parts):
+        for run in itertools.product(one.labels("policy"), one.labels("arrival_rate")):
+            seeds.setdefault(run, set()).update(one.labels("seed"))
+    policies: dict[tuple[Any, tuple[Any, ...]], list[str]] = {}
+    for label, rate in [run for run in seeds if run[0] != OPTIMAL] or seeds:
+        policies.setdefault((rate, tuple(sorted(seeds[label, rate]))), []).append(label)
+    rates: dict[tuple[tuple[str, ...], tuple[Any, ...]], list[Any]] = {}
+    for (rate, own_seeds), labels in policies.items():
+        rates.setdefault((tuple(labels), own_seeds), []).append(rate)
+    return [
+        select_runs(parts, labels, sorted(some), own_seeds)
+        for (labels, own_seeds), some in rates.items()
+    ]
+
+
+def select_runs(
+    parts: Sequence[StoredPoint], labels: Sequence[str], rates: Sequence[Any], seeds: Sequence[Any]
+) -> StoredPoint:
+    """Return runs of a point from its parts.
+
+    Args:
+        parts: the newest first; together they hold all of the runs.
+        labels: labels of policies; the oracle is included if it is stored.
+        rates: arrival rates; [None]: all of the newest part.
+        seeds: like `rates`.
+    """
+    newest, oldest_first = parts[0].point, list(reversed(parts))
+    there = {x for one in parts for x in one.labels("policy")} & {*labels, OPTIMAL}
+    stored = dict.fromkeys(
+        # A policy that a newer part replaced is still at its first place.
+        x for one in oldest_first
+        for x in (*(one.manifest.get("policies", ()) if parts[1:] else ()), *one.labels("policy"))
+    )  # fmt: skip
+    wanted: dict[Any, list[Any]] = {"policy": [x for x in stored if x in there]}
+    runs = zip(AXES, (rates, seeds), strict=True)
+    wanted |= {axis: list(own) for axis, own in runs if list(own) != [None]}
+    if len(parts) == 1 and all(parts[0].labels(dim) == own for dim, own in wanted.items()):
+        return parts[0]
+    shared = [
+        {dim: [x for x in own if x in one.labels(dim)] for dim, own in wanted.items()}
+        for one in oldest_first
+    ]
+    data = {}
+    for name, array in newest.data_vars.items():
+        coords = {dim: own for dim, own in wanted.items() if dim in array.dims}
+        sizes = [len(wanted.get(dim, array[dim])) for dim in array.dims]
+        whole = xr.DataArray(np.empty(sizes, array.dtype), coords, array.dims, attrs=array.attrs)
+        for one, own in zip(oldest_first, shared, strict=True):
+            at = {dim: own[dim] for dim in coords}
+            whole.loc[at] = one.point[name].sel(at).values
+        data[name] = whole
+    others = {name: one for name, one in newest.coords.items() if name not in wanted}
+    point = xr.Dataset(data, others, newest.attrs)
+    for dim in wanted:
+        point[dim].attrs = newest[dim].attrs
+    return parts[0]._replace(point=point)
 
 
 def write_file(points: Sequence[StoredPoint], path: Path) -> None:
@@ -117,7 +255,7 @@ def read_description(path: Path) -> dict[str, Any]:
     if size - _TRAILER_BYTES - length != description["bytes"]:
         what = f"{path} is damaged: its arrays do not have {description['bytes']:,} bytes"
         raise ResultError(f"{what}; {AGAIN}")
-    description["points"] = [{**description["common"], **one} for one in description["points"]]
+    description["points"] = [description["common"] | one for one in description["points"]]
     return description
 
 
@@ -162,22 +300,16 @@ def _stack(points: Sequence[StoredPoint]) -> xr.Dataset:
     first = points[0].point
     if len({shape_of(one.point) for one in points}) > 1:
         raise ResultError("points of one file must have the same policies, rounds and sizes.")
-    data: dict[str, Any] = {
-        name: (
-            ("point", *first[name].dims), np.stack([one.point[name].values for one in points]),
-            first[name].attrs,
-        )
-        for name in map(str, first.data_vars)
-    }  # fmt: skip
-    data |= {
-        array: (("point", name), np.stack([each.point[name].values for each in points]))
-        for name, array in POINT_COORDS.items()
-        if name in first.coords
-    }
     # NumPy's scalars become Python's.
     dump = functools.partial(json.dumps, sort_keys=True, default=np.generic.item)
     texts = [one.config for one in points], [dump(one.point.attrs) for one in points]
-    data |= {n: ("point", np.asarray(t, object)) for n, t in zip(TEXTS, texts, strict=True)}
+    data: dict[Any, Any] = {
+        name: ("point", np.asarray(one, object)) for name, one in zip(TEXTS, texts, strict=True)
+    }
+    stacked = {name: array for name, array in POINT_COORDS.items() if name in first.coords}
+    for name, array in ({name: name for name in first.data_vars} | stacked).items():
+        values = np.stack([one.point[name].values for one in points])
+        data[array] = ("point", *first[name].dims), values, first[name].attrs
     return xr.Dataset(data, {name: first[name] for name in shared_coords(first)})
 
 

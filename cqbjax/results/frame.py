@@ -5,19 +5,22 @@ between policies or rounds are computed seed by seed, before means and intervals
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import xarray as xr
 
+from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import summaries
-from cqbjax.results.metrics import STANDARD, list_metrics
-from cqbjax.results.points import shape_of
+from cqbjax.results.files import shape_of
+from cqbjax.results.metrics import STANDARD, list_metrics, list_shares, validate_metrics
 from cqbjax.results.summaries import ROUNDING
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
+MINUS = ("minus", "minus_low", "minus_high")
 LAST = 2**62  # selects the last recorded round
 _DIMS = ("round", "point", "arrival_rate", "policy", "seed")
 
@@ -61,15 +64,26 @@ def _tabulate_shape(
 ) -> pl.DataFrame:  # fmt: skip
     """Return the rows of points of one shape: by round, metric, point, rate and policy."""
     data, metrics = _stack_points([points[i] for i in numbers], rounds), list_metrics(points)
-    present = [name for name in names if name in STANDARD or name in data]
-    last = int(points[numbers[0]]["round"].values.max())
-    arrays = {n: metrics[n].of(data) if n in metrics else data[n] for n in present}
-    of_run = [name for name in present if name in metrics and metrics[name].of_run]
-    rows = pl.concat(_to_rows(array, data, name) for name, array in arrays.items()).filter(
-        (pl.col("round") == last) | ~pl.col("metric").is_in(of_run)
-    )
-    rows = rows.sort("round", maintain_order=True)
-    return rows.with_columns(pl.Series(numbers).gather(rows["point"]).alias("point"))
+    sizes = {dim: 1 if dim == "seed" else data.sizes[dim] for dim in _DIMS}
+    at = np.indices([*sizes.values()][:-1]).reshape(4, -1)
+    keys = pl.DataFrame({
+        "point": np.asarray(numbers)[at[1]], "arrival_rate": data["rates"].values[at[1], at[2]],
+        "policy": pl.Series([str(label) for label in data["policy"].values]).gather(at[3]),
+        "round": data["round"].values.astype(np.int64)[at[0]],
+    })  # fmt: skip
+    rows = []
+    for name in (name for name in names if name in STANDARD or name in data):
+        metric = metrics.get(name)
+        by_seed = (metric.of(data) if metric else data[name]).astype(float)
+        # Broadcast over policies; without seeds each has one value.
+        missing = {dim: size for dim, size in sizes.items() if dim not in by_seed.dims}
+        values = by_seed.expand_dims(missing).transpose(*_DIMS).values
+        lists = pl.Series(values.reshape(-1, values.shape[-1])).arr.to_list()
+        own = keys.with_columns(metric=pl.lit(name), values=lists)
+        if metric and metric.of_run:
+            own = own.filter(round=int(points[numbers[0]]["round"].values.max()))
+        rows.append(own)
+    return pl.concat(rows).sort("round", maintain_order=True)
 
 
 def _stack_points(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> xr.Dataset:
@@ -85,21 +99,6 @@ def _stack_points(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> x
     rates = np.stack([point["arrival_rate"].values for point in same]).astype(float)
     coords = {"policy": thin[0]["policy"].values, "round": taken}
     return xr.Dataset(data, coords | {"rates": (("point", "arrival_rate"), rates)})
-
-
-def _to_rows(by_seed: xr.DataArray, data: xr.Dataset, name: str) -> pl.DataFrame:
-    """Return the rows of a metric, broadcast over policies; without seeds each has one value."""
-    sizes = {dim: 1 if dim == "seed" else data.sizes[dim] for dim in _DIMS}
-    missing = {dim: size for dim, size in sizes.items() if dim not in by_seed.dims}
-    values = by_seed.astype(float).expand_dims(missing).transpose(*_DIMS).values
-    at = np.indices(values.shape[:-1]).reshape(4, -1)
-    return pl.DataFrame({
-        "point": at[1], "arrival_rate": data["rates"].values[at[1], at[2]],
-        "policy": pl.Series([str(label) for label in data["policy"].values]).gather(at[3]),
-        "round": data["round"].values.astype(np.int64)[at[0]],
-    }).with_columns(
-        metric=pl.lit(name), values=pl.Series(values.reshape(-1, values.shape[-1])).arr.to_list()
-    )  # fmt: skip
 
 
 def subtract_policies(table: pl.DataFrame, policy: str) -> pl.DataFrame:
@@ -182,17 +181,14 @@ def add_interval(
     """
     n = table["n"].to_numpy()
     mean, sd = (table[name].cast(pl.Float64).to_numpy() for name in ("mean", "sd"))
-    half = summaries.t_quantile(n, level) * sd / np.sqrt(n)
-    low, high = mean - half, mean + half
+    fits: Any = False
     if shares:
         # Values in [0, 1] cannot vary more than this.
         fits = (mean >= 0) & (mean <= 1) & ((n - 1) * sd**2 <= n * mean * (1 - mean) + ROUNDING)
         fits &= table["metric"].is_in(list(shares)).to_numpy()
-        ends_of_shares = summaries.share_interval(n, np.where(fits, mean, np.nan), sd, level)
-        low, high = np.where(fits, ends_of_shares, (low, high))
-    ends = {"low": pl.Series(low), "high": pl.Series(high)}
-    return table.with_columns(pl.col("mean", "sd").fill_nan(None), **ends).with_columns(
-        pl.col("low", "high").fill_nan(None)
+    low, high = summaries.find_interval(n, mean, sd, level, fits)
+    return table.with_columns(low=pl.Series(low), high=pl.Series(high)).with_columns(
+        pl.col("mean", "sd", "low", "high").fill_nan(None)
     )
 
 
@@ -216,3 +212,51 @@ def add_attributes(
     settings = {key: [point.attrs.get(key) for point in points] for key in keys}
     columns = [pl.Series(key, values, strict=False) for key, values in settings.items()]
     return table.select(*(one.gather(table["point"]) for one in columns), pl.exclude("point"))
+
+
+def aggregate_points(
+    points: Sequence[xr.Dataset],
+    metrics: Sequence[str] = ("gap", "throughput"),
+    rounds: Sequence[int] = (),
+    reference: str | None = None,
+) -> pl.DataFrame:
+    """Return a sweep as one table for other tools: a row per point, rate, policy, round and metric.
+
+    Args:
+        points: as `results.load_points` returns them.
+        metrics: names from `list_metrics(points)`.
+        rounds: rounds to tabulate; empty: the last recorded one. If a round was not recorded, the
+            last recorded round before it is used.
+        reference: a policy; the values of every other policy are subtracted from its values, seed
+            by seed.
+
+    Returns:
+        The columns are every key in which points differ, arrival_rate, policy, round, metric, n
+        (seeds), mean, low, high (95% Student's t) and sd. With `reference`, the columns `MINUS`
+        hold the mean difference and its interval (95% Student's t); they are null for the
+        reference.
+
+    Raises:
+        ValueError: an unknown metric or policy, or a round before the first recorded one.
+    """
+    validate_metrics(points, metrics)
+    labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
+    if reference is not None and reference not in labels:
+        raise ValueError(f"policy {reference} is in no point; choose from {', '.join(labels)}")
+    values = tabulate_runs(points, metrics, rounds or [LAST])
+    made = summarise(values, list_shares(list_metrics(points)))
+    if reference is not None:
+        minus = summarise(subtract_policies(values, reference))
+        minus = minus.select(*KEYS, minus="mean", minus_low="low", minus_high="high")
+        made = made.join(minus, on=KEYS, how="left", maintain_order="left")
+    shown = (*KEYS, "n", *(MINUS if reference is not None else ()), "mean", "low", "high", "sd")
+    made = drop_point_intervals(made.select(shown))
+    return add_attributes(made, points, summaries.find_differing(points))
+
+
+def save_aggregate(table: pl.DataFrame, stem: Path) -> tuple[Path, Path]:
+    """Write `stem`.parquet and `stem`.csv atomically."""
+    parquet, csv = (stem.with_name(f"{stem.name}.{kind}") for kind in ("parquet", "csv"))
+    write_atomic(parquet, table.write_parquet)
+    write_atomic(csv, table.write_csv)
+    return parquet, csv

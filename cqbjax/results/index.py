@@ -18,8 +18,15 @@ from cqbjax.core.files import hash_parts
 from cqbjax.core.inputs import round_fraction
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import files
-from cqbjax.results.files import ENDING, FormatError
-from cqbjax.results.points import Manifest, ResultError, StoredPoint, select_runs, shape_of
+from cqbjax.results.files import (
+    ENDING,
+    FormatError,
+    Manifest,
+    ResultError,
+    StoredPoint,
+    select_runs,
+    shape_of,
+)
 
 # Manifest key: larger than that of all computations that were in the folder before.
 ORDER = "order"
@@ -68,11 +75,19 @@ class RunRequest(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """A stored part of a point: its file, its index in the file, and its manifest."""
+    """A stored part of a point.
+
+    Attributes:
+        file: its file.
+        number: its index in the file.
+        manifest: its manifest.
+        unused: labels of its policies of which newer versions are read.
+    """
 
     file: Path
     number: int
     manifest: Manifest
+    unused: Sequence[str] = ()
 
     @property
     def age(self) -> tuple[int, str]:
@@ -82,11 +97,8 @@ class IndexEntry(NamedTuple):
     @property
     def cells(self) -> list[Cell]:
         """Its arrival rates and seeds."""
-        stored = self.manifest.get(CELLS)
-        if stored is None:
-            return [(None, None)]
-        rates = map(round_fraction, stored["arrival_rate"])
-        return list(itertools.product(rates, stored["seed"]))
+        stored = self.manifest.get(CELLS, {"arrival_rate": [None], "seed": [None]})
+        return list(itertools.product(map(round_fraction, stored["arrival_rate"]), stored["seed"]))
 
 
 class ResultIndex:
@@ -127,42 +139,39 @@ class ResultIndex:
 
     def refresh(self) -> None:
         """Read the descriptions of new and changed files."""
-        found: dict[Path, tuple[int, int, int]] = {}
+        states, known = dict[Path, tuple[int, int, int]](), self.manifests
+        self.manifests, self.unreadable, self._points = {}, {}, {}
         for path in self._paths:
             for file in [path] if path.is_file() else sorted(path.rglob(f"*{ENDING}")):
                 # Hidden files and folders below a folder hold no results.
                 if any(part.startswith(".") for part in file.relative_to(path).parts):
                     continue
-                with contextlib.suppress(FileNotFoundError):
-                    state = file.stat()
-                    found[file] = state.st_mtime_ns, state.st_size, state.st_ino
-        for file in {*self._states, *found}:
-            if self._states.get(file) == found.get(file):
-                continue
-            self.manifests.pop(file, None)
-            self.unreadable.pop(file, None)
-            if file in found:
                 try:
-                    self.manifests[file] = files.read_description(file)["points"]
+                    state = file.stat()
+                    states[file] = state.st_mtime_ns, state.st_size, state.st_ino
+                    if file not in known or states[file] != self._states.get(file):
+                        known[file] = files.read_description(file)["points"]
+                    self.manifests[file] = known[file]
+                except FileNotFoundError:  # another process removed it
+                    continue
                 except ResultError as error:
                     self.unreadable[file] = error
-        self._states = found
+        self._states = states
         every = [
             IndexEntry(file, number, manifest)
             for file in sorted(self.manifests)
             for number, manifest in enumerate(self.manifests[file])
         ]
-        self._points = {}
         for one in sorted(every, key=lambda each: each.age, reverse=True):
             keys = self._points.setdefault((one.file.parent, one.manifest["point"]), {})
             keys.setdefault(one.manifest["key"], []).append(one)
 
-    def _stored(self, name: str, key: str) -> list[IndexEntry]:
-        return self._points.get((self.folder, name), {}).get(key, [])
+    def _stored(self, asked: RunRequest) -> list[IndexEntry]:
+        return self._points.get((self.folder, asked.name), {}).get(asked.key.point, [])
 
     def missing(self, asked: RunRequest) -> dict[str, list[Cell]]:
         """Return label -> missing cells, for policies that lack any."""
-        entries, lacking = self._stored(asked.name, asked.key.point), dict[str, list[Cell]]()
+        entries, lacking = self._stored(asked), dict[str, list[Cell]]()
         for label, key in asked.key.policies.items():
             own = [one for one in entries if one.manifest["policies"].get(label) == key]
             stored = {cell for one in own for cell in one.cells}
@@ -172,8 +181,7 @@ class ResultIndex:
 
     def count_seeds(self, asked: RunRequest) -> int:
         """Return the number of seeds that are stored of a point."""
-        entries = self._stored(asked.name, asked.key.point)
-        return len({seed for one in entries for _, seed in one.cells})
+        return len({seed for one in self._stored(asked) for _, seed in one.cells})
 
     def read(
         self, asked: Sequence[RunRequest], rounds: Sequence[int] | None = None
@@ -189,25 +197,10 @@ class ResultIndex:
         Raises:
             ResultError: a file is damaged; it is hidden, so that its points run again.
         """
-        chosen = [
-            covering(self._stored(one.name, one.key.point), one.key.policies, set(one.cells))
-            for one in asked
-        ]
+        chosen = [covering(self._stored(one), one.key.policies, one.cells) for one in asked]
         self._renew(asked, chosen)
-        try:
-            stored = read_entries(chosen, rounds)
-        except ResultError as error:
-            for file in {one.file for entries in chosen for one in entries}:
-                try:
-                    files.read_file(file, [1], [])
-                except ResultError:
-                    set_aside(file, "torn")
-                    raise ResultError(
-                        f"{file} was damaged and is set aside: give the same command again, and "
-                        "its points run again"
-                    ) from error
-            raise
         rates = ([round_fraction(rate) for rate in one.rates] for one in asked)
+        stored = read_entries(chosen, rounds, set_aside_damaged=True)
         return [
             select_runs(parts, [*one.key.policies], own, one.seeds).point
             for one, parts, own in zip(asked, stored, rates, strict=True)
@@ -215,14 +208,13 @@ class ResultIndex:
 
     def _renew(self, asked: Sequence[RunRequest], chosen: Sequence[Sequence[IndexEntry]]) -> None:
         """Mark entries as the newest of their points if another key was computed after them."""
-        order, renewed = {ORDER: self.next_order()}, dict[Path, set[int]]()
+        order, renewed = {ORDER: self.next_order()}, dict[Path, list[Manifest]]()
         for one, entries in zip(asked, chosen, strict=True):
             if next(iter(self._points[self.folder, one.name])) != one.key.point:
-                for entry in entries:
-                    renewed.setdefault(entry.file, set()).add(entry.number)
-        for file, some in renewed.items():
-            numbered = enumerate(self.manifests[file])
-            files.replace_manifests(file, [m | order if i in some else m for i, m in numbered])
+                for file, number, manifest, _ in entries:
+                    renewed.setdefault(file, [*self.manifests[file]])[number] = manifest | order
+        for file, manifests in renewed.items():
+            files.replace_manifests(file, manifests)
         if renewed:
             self.refresh()
 
@@ -244,12 +236,11 @@ class ResultIndex:
         points = dict[Any, list[IndexEntry]]()
         for (_, name), keys in self._points.items():
             for one in keys if key is not None else [next(iter(keys))]:
-                if key is None or one.startswith(key):
+                if one.startswith(key or ""):
                     points.setdefault((name, one), []).extend(keys[one])
-        return {
-            point: sorted(entries, key=lambda one: one.age, reverse=True)
-            for point, entries in points.items()
-        }
+        for entries in points.values():
+            entries.sort(key=lambda one: one.age, reverse=True)
+        return points
 
     def computations(self) -> list[tuple[bool, Manifest]]:
         """Return each stored point's manifest, and whether its cache key is the newest."""
@@ -262,10 +253,8 @@ class ResultIndex:
 
     def outdated(self) -> list[Path]:
         """Return the files of which every run has a newer version in another file."""
-        current = set[Path]()
-        for keys in self._points.values():
-            current |= {one.file for one in covering_all(next(iter(keys.values())))}
-        return sorted(self.manifests.keys() - current)
+        newest = (covering(next(iter(keys.values()))) for keys in self._points.values())
+        return sorted(self.manifests.keys() - {one.file for some in newest for one in some})
 
     def set_aside_unreadable(self) -> list[Path]:
         """Hide damaged files (`.torn`) and those of another format (`.older`); return new names."""
@@ -295,7 +284,7 @@ class ResultIndex:
             ValueError: a file cannot be written, for example on a full disk.
         """
         self.refresh()
-        order, by_shape = {ORDER: self.next_order()}, dict[Any, Any]()
+        order, by_shape = {ORDER: self.next_order()}, dict[Any, list[StoredPoint]]()
         for one in points:
             stored = one._replace(manifest=one.manifest | order)
             by_shape.setdefault(shape_of(one.point), []).append(stored)
@@ -333,39 +322,37 @@ def set_aside(file: Path, why: str) -> Path:
     return hidden
 
 
-def covering_all(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
-    """Return the entries with the newest versions of all cells of all policies, the newest first.
+def covering(
+    entries: Sequence[IndexEntry], policies: Mapping[str, str] | None = None,
+    cells: Sequence[Cell] | None = None,
+) -> list[IndexEntry]:  # fmt: skip
+    """Return the entries with the newest versions of cells of policies, the newest first.
 
     Args:
         entries: entries of one point and key, the newest first.
+        policies: label -> hash; None: the newest version of all that are stored.
+        cells: arrival rates and seeds; None: all that are stored.
     """
-    policies: dict[str, str] = {}
-    for one in entries:
-        policies = {**one.manifest["policies"], **policies}
-    return covering(entries, policies, {cell for one in entries for cell in one.cells})
-
-
-def covering(
-    entries: Sequence[IndexEntry], policies: Mapping[str, str], cells: set[Cell]
-) -> list[IndexEntry]:
-    """Return the entries with the newest versions of cells of policies, the newest first."""
+    if policies is None:
+        stored = (one.manifest["policies"] for one in reversed(entries))
+        policies = {label: key for each in stored for label, key in each.items()}
+    if cells is None:
+        cells = [cell for one in entries for cell in one.cells]
     left, needed = {label: set(cells) for label in policies}, list[IndexEntry]()
-    if not policies:
-        return list(entries[:1])
     for one in entries:
-        held = set(one.cells)
-        stored = one.manifest["policies"]
-        own = [x for x, key in policies.items() if stored.get(x) == key and left[x] & held]
-        for label in own:
+        own, held = one.manifest["policies"], set(one.cells)
+        used = {x for x, key in policies.items() if own.get(x) == key and left[x] & held}
+        for label in used:
             left[label] -= held
-        if own:
-            needed.append(one._replace(manifest=one.manifest | {"used": own}))
-    return needed
+        if used:
+            needed.append(one._replace(unused=[x for x in own if x not in (*used, OPTIMAL)]))
+    return needed if policies else list(entries[:1])
 
 
 def read_entries(
-    points: Sequence[Sequence[IndexEntry]], rounds: Sequence[int] | None
-) -> list[list[StoredPoint]]:
+    points: Sequence[Sequence[IndexEntry]], rounds: Sequence[int] | None,
+    set_aside_damaged: bool = False,
+) -> list[list[StoredPoint]]:  # fmt: skip
     """Return the labelled parts of each point; each file is read once.
 
     Raises:
@@ -376,28 +363,31 @@ def read_entries(
         numbers.setdefault(one.file, set()).add(one.number)
     read: dict[tuple[Path, int], StoredPoint] = {}
     for file, some in numbers.items():
-        parts = files.read_file(file, rounds, some)
+        try:
+            parts = files.read_file(file, rounds, some)
+        except ResultError as error:
+            if not set_aside_damaged:
+                raise
+            set_aside(file, "torn")
+            again = "give the same command again, and its points run again"
+            raise ResultError(f"{file} was damaged and is set aside: {again}") from error
         read |= {(file, i): one for i, one in zip(sorted(some), parts, strict=True)}
-    return [[_select_used(read[one.file, one.number], one) for one in own] for own in points]
+    return [[label_part(read[one.file, one.number], one) for one in own] for own in points]
 
 
-def _select_used(part: StoredPoint, entry: IndexEntry) -> StoredPoint:
-    """Label a part, and drop its policies of which newer versions are read."""
-    used, policies = entry.manifest.get("used"), entry.manifest.get("policies", ())
-    labels = part.point["policy"].values.tolist()
-    current = [x for x in labels if used is None or x in (*used, OPTIMAL) or x not in policies]
-    if current != labels:
-        part = part._replace(point=part.point.sel(policy=current))
-    return label_point(part, entry.file)
+def label_part(part: StoredPoint, entry: IndexEntry) -> StoredPoint:
+    """Return a part without unused policies, and label it.
 
-
-def label_point(one: StoredPoint, path: Path) -> StoredPoint:
-    """Return a point with the keys that its study varied, and its file, among its attributes."""
-    attrs = {**one.manifest.get("varied", {}), **one.point.attrs, "path": str(path)}
-    point = one.point.drop_attrs(deep=False)
+    The keys that its study varied, and its file, become attributes.
+    """
+    point, labels = part.point, part.point["policy"].values.tolist()
+    if {*labels} & {*entry.unused}:
+        point = point.sel(policy=[label for label in labels if label not in entry.unused])
+    attrs = part.manifest.get("varied", {}) | point.attrs | {"path": str(entry.file)}
+    point = point.drop_attrs(deep=False)
     point = point.assign_attrs({key: round_fraction(value) for key, value in attrs.items()})
     if "arrival_rate" in point.coords:
         rates = point["arrival_rate"]
         rounded = [round_fraction(rate) for rate in rates.values.tolist()]
         point = point.assign_coords(arrival_rate=("arrival_rate", rounded, rates.attrs))
-    return one._replace(point=point)
+    return part._replace(point=point)

@@ -13,7 +13,7 @@ import xarray as xr
 
 from cqbjax.core.inputs import suggest_names
 from cqbjax.core.labels import SERVER, SERVERS, split_names
-from cqbjax.results.points import RUN_DIMS, VARIABLES
+from cqbjax.results.files import RUN_DIMS, VARIABLES
 from cqbjax.results.summaries import add_time_per_arrival, queue_regret, throughput
 
 
@@ -99,18 +99,13 @@ def list_panels(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list
         points: points of the study.
         config: configuration of the study; `queue` is read.
     """
-    if config.get("queue") == "both":
-        return ["gap", "queue_length", *_find_curves(points)]
-    queue = "queue_length" if config.get("queue") == "length" else "gap"
-    return [queue, "regret", *_find_curves(points)]
-
-
-def _find_curves(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return recorded metrics with a value per round, except those by server (too many panels)."""
-    return [
+    queue = {"both": ["gap", "queue_length"], "length": ["queue_length", "regret"]}
+    # Of recorded metrics those with a value per round, except those by server: too many panels.
+    curves = [
         name for name, metric in find_recorded(points).items() if not metric.of_run
         if all("round" in one[name].dims and SERVER not in one[name].attrs for one in points)
     ]  # fmt: skip
+    return [*queue.get(str(config.get("queue")), ["gap", "regret"]), *curves]
 
 
 def validate_metrics(points: Sequence[xr.Dataset], names: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ older results that were computed with other inputs.
 """
 
 import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +16,8 @@ import yaml
 
 from cqbjax.core.inputs import is_number
 from cqbjax.results import files
-from cqbjax.results.files import ENDING
-from cqbjax.results.index import IndexEntry, ResultIndex, covering_all, read_entries
-from cqbjax.results.points import ResultError, StoredPoint, join_parts
+from cqbjax.results.files import ENDING, ResultError, StoredPoint, join_parts
+from cqbjax.results.index import IndexEntry, ResultIndex, covering, read_entries
 from cqbjax.results.summaries import combine_points
 
 Paths = Path | str | Sequence[Path | str]
@@ -62,36 +60,35 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
     varied = sorted({name for each in stored for name in each.manifest.get("varied", {})})
     same: dict[Any, list[StoredPoint]] = {}
     for each in stored:
-        one = each._replace(point=each.point.assign_attrs(_configured(each, varied)))
-        values = (str(one.point.attrs.get(name)) for name in varied)
+        point = _add_configured(each, varied)
+        values = (str(point.attrs.get(name)) for name in varied)
         # A point may have run alone and in a sweep.
-        same.setdefault((each.manifest["key"], *values), []).append(one)
-    return combine_points([_whole(some) for some in same.values()], varied)
+        same.setdefault((each.manifest["key"], *values), []).append(each._replace(point=point))
+    whole = []
+    for parts in same.values():
+        first, *others = (one.point for one in join_parts(parts))
+        labels = dict.fromkeys(x for one in parts for x in one.labels("policy"))
+        # Missing rates and seeds are NaN.
+        joined = functools.reduce(lambda a, b: a.combine_first(b), others, first)
+        joined = joined.sel(policy=list(labels)).assign_attrs(first.attrs) if others else first
+        whole.append(joined)
+    return combine_points(whole, varied)
 
 
-def _whole(parts: Sequence[StoredPoint]) -> xr.Dataset:
-    """Join the parts of a point to one dataset, with NaN for missing rates and seeds."""
-    first, *others = (one.point for one in join_parts(parts))
-    if not others:
-        return first
-    labels = dict.fromkeys(x for one in parts for x in one.point["policy"].values.tolist())
-    whole = functools.reduce(lambda a, b: a.combine_first(b), others, first)
-    return whole.sel(policy=list(labels)).assign_attrs(first.attrs)
-
-
-def _configured(one: StoredPoint, keys: Sequence[str]) -> dict[str, Any]:
-    """Return a point's values of keys that its study did not vary."""
-    missing = [key for key in keys if key not in one.point.attrs]
+def _add_configured(one: StoredPoint, keys: Sequence[str]) -> xr.Dataset:
+    """Return a point with its values of keys that its study did not vary, as attributes."""
+    missing, values = [key for key in keys if key not in one.point.attrs], dict[str, Any]()
     config = yaml.safe_load(one.config) if missing else {}
-    values = {}
+
+    def get(config: Any, word: str) -> Any:
+        return config.get(word) if isinstance(config, Mapping) else None
+
     for key in missing:
         for words in (key, f"kind.{key}"):  # keys of the study type are varied without its name
-            value = config
-            for word in words.split("."):
-                value = value.get(word) if isinstance(value, Mapping) else None
+            value = functools.reduce(get, words.split("."), config)
             if value is not None:
                 values[key] = value if is_number(value) else str(value)
-    return values
+    return one.point.assign_attrs(values)
 
 
 def load_points(
@@ -137,16 +134,12 @@ def stored_points(
     newest = _index(path).newest(key)
     if not newest:
         raise ResultError(f"no result with key {key} under {path}: `cqbjax stored` lists all")
-
-    ordered = sorted(newest, key=lambda name: (newest[name][0].file.parent, _natural(name[0])))
-    chosen = [covering_all(newest[name]) for name in ordered]
+    # Numbers in names are padded, so that they are sorted by value.
+    numbers = re.compile(r"\d+(?:\.\d+)?")
+    names = {one: numbers.sub(lambda x: f"{float(x[0]):030.12f}", one[0]) for one in newest}
+    ordered = sorted(newest, key=lambda one: (newest[one][0].file.parent, names[one]))
+    chosen = [covering(newest[one]) for one in ordered]
     return [point for parts in read_entries(chosen, rounds) for point in join_parts(parts)]
-
-
-def _natural(name: str) -> list[tuple[float, str]]:
-    """Return a sort key that compares numbers in names by value."""
-    words = re.split(r"(\d+(?:\.\d+)?)", name)
-    return [(float(word), "") if i % 2 else (math.inf, word) for i, word in enumerate(words)]
 
 
 def read_manifest(path: Paths) -> dict[str, Any]:

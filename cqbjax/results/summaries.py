@@ -13,13 +13,18 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core.inputs import is_number
-from cqbjax.results.points import RUN_DIMS
+from cqbjax.results.files import RUN_DIMS
 from cqbjax.results.policy_styles import OTHERWISE
 
 # Attributes that become a dimension if points differ in them, whether or not they were swept.
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")
 # Differences up to this one are rounding errors.
 ROUNDING = 1e-12
+# How datasets are concatenated: missing values are NaN, and integers are then float64.
+_JOIN: dict[str, Any] = {
+    "data_vars": "all", "coords": "minimal", "compat": "override", "join": "outer",
+    "combine_attrs": "drop_conflicts",
+}  # fmt: skip
 # What must be recorded beside the queue to count all arrivals, by model; of other models, all.
 LEAVING = ("gave_up", "away", "in_service")
 OUTSIDE_QUEUE: dict[str, tuple[str, ...]] = {
@@ -102,11 +107,19 @@ def mean_ci(
     mean = values.sum(dim) / count.where(count > 0)
     squares = ((values - mean) ** 2).sum(dim)
     sd = (squares / (count - 1).where(count > 1)) ** 0.5
-    if share:
-        low, high = share_interval(count.values, mean.values, sd.values, level)
-        return xr.Dataset({"mean": mean, "low": mean.copy(data=low), "high": mean.copy(data=high)})
+    low, high = find_interval(count.values, mean.values, sd.values, level, share)
+    return xr.Dataset({"mean": mean, "low": mean.copy(data=low), "high": mean.copy(data=high)})
+
+
+def find_interval(
+    count: Any, mean: Any, sd: Any, level: float = 0.95, share: Any = False
+) -> tuple[Any, Any]:
+    """Return the interval of a mean: Student's t, or `share_interval` where `share` is true."""
     half = t_quantile(count, level) * sd / np.sqrt(np.maximum(count, 1))
-    return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
+    if not np.any(share):
+        return mean - half, mean + half
+    ends = share_interval(count, np.where(share, mean, np.nan), sd, level)
+    return tuple(np.where(share, ends, (mean - half, mean + half)))
 
 
 def t_quantile(count: Any, level: float = 0.95) -> Any:
@@ -220,13 +233,16 @@ def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> 
         for point in points
     ]
     _validate_distinct(points, keys)
-    labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
+    labels = list(dict.fromkeys(str(label) for p in points for label in p["policy"].values))
     several_rates = len({tuple(point["arrival_rate"].values) for point in points}) > 1
-    each = [_expand_rates(point) if several_rates else point for point in points]
-    grid = _stack(each, keys)
-    # Joining sorted the policies by their labels.
-    grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
-    return grid.drop_attrs(deep=False).assign_attrs(_find_common_attributes(points, keys))
+    # Joining sorts the policies by their labels.
+    grid = _stack([_expand_rates(p) for p in points] if several_rates else points, keys)
+    grid = grid.sel(policy=labels).assign_coords(policy=labels).drop_attrs(deep=False)
+    common = {
+        key: value for key, value in points[0].attrs.items()
+        if key not in (*keys, "path") and all(p.attrs.get(key) == value for p in points)
+    }  # fmt: skip
+    return grid.assign_attrs({**common, "stand_in": join_stand_ins(points)})
 
 
 def find_differing(points: Sequence[xr.Dataset]) -> list[str]:
@@ -289,26 +305,9 @@ def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
     whole for each point.
     """
     if not keys:
-        joined = _concat(points, "arrival_rate") if len(points) > 1 else points[0]
+        joined = xr.concat(points, "arrival_rate", **_JOIN) if len(points) > 1 else points[0]
         return joined.sortby("arrival_rate")
     key, *others = keys
     values = sorted({point.attrs[key] for point in points})
     parts = [_stack([p for p in points if p.attrs[key] == value], others) for value in values]
-    return _concat(parts, xr.Variable(key, values))
-
-
-def _concat(parts: Sequence[xr.Dataset], dim: Any) -> xr.Dataset:
-    """Concatenate datasets; missing values are NaN, and integers are then float64."""
-    return xr.concat(
-        parts, dim, data_vars="all", coords="minimal", compat="override", join="outer",
-        combine_attrs="drop_conflicts",
-    )  # fmt: skip
-
-
-def _find_common_attributes(points: Sequence[xr.Dataset], keys: Sequence[str]) -> dict[str, Any]:
-    common = {
-        str(key): value
-        for key, value in points[0].attrs.items()
-        if key not in (*keys, "path") and all(p.attrs.get(key) == value for p in points)
-    }
-    return {**common, "stand_in": join_stand_ins(points)}
+    return xr.concat(parts, xr.Variable(key, values), **_JOIN)

@@ -119,11 +119,10 @@ def _describe_metric(name: str, metric: Metric) -> tuple[str, str]:
 def _describe_times(frame: pl.DataFrame) -> str:
     """Return the time of a round once: the range of each policy, equal ones together."""
     policies: dict[str, list[str]] = {}
-    ranges = frame.group_by("policy").agg(low=pl.col(TIME).min(), high=pl.col(TIME).max())
-    by_policy = {row["policy"]: row for row in ranges.iter_rows(named=True)}
-    for label in sort_policies(by_policy):
-        ends = (_format_seconds(by_policy[label][end]) for end in ("low", "high"))
-        policies.setdefault(" to ".join(dict.fromkeys(ends)), []).append(find_style(label).name)
+    for label in sort_policies(frame["policy"].unique()):
+        seconds = frame.filter(policy=label)[TIME].drop_nulls().sort()
+        ends = dict.fromkeys(map(_format_seconds, (seconds[0], seconds[-1])))
+        policies.setdefault(" to ".join(ends), []).append(find_style(label).name)
     texts = [f"{text} ({', '.join(names)})" for text, names in policies.items()]
     return f"Time a round over the whole run: {'; '.join(texts)}."
 

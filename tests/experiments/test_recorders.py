@@ -11,7 +11,7 @@ from tiers import cases
 
 from cqbjax.figures.curves import draw_curves
 from cqbjax.results import stored_points
-from cqbjax.results.aggregate import aggregate_points
+from cqbjax.results.frame import aggregate_points
 from reproduction import extracts
 from reproduction.page import build, plots
 

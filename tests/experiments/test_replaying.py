@@ -30,8 +30,8 @@ from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.replay import make_replay
 from cqbjax.results import store as results
+from cqbjax.results.files import StoredPoint
 from cqbjax.results.index import ResultIndex
-from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction import run as of_paper
 from reproduction.paper import catalogue, claims, comparison, printed

@@ -10,7 +10,7 @@ from composing import REPOSITORY, compose_config
 from fabricated import fabricate
 from sklearn.metrics import cohen_kappa_score
 
-from cqbjax.results.points import StoredPoint
+from cqbjax.results.files import StoredPoint
 from reproduction import extracts
 from reproduction.paper import catalogue, claims, comparison
 from reproduction.paper.rules import RULES

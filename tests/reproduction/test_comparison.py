@@ -6,7 +6,7 @@ import pytest
 from fabricated import fabricate
 from tiers import cases
 
-from cqbjax.results.points import StoredPoint
+from cqbjax.results.files import StoredPoint
 from reproduction import extracts
 from reproduction.paper import catalogue, comparison, printed
 

@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 from fabricated import fabricate
 
+from cqbjax.results.files import StoredPoint
 from cqbjax.results.frame import add_interval
-from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction.extracts import REFERENCES, ExtractError
 

@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-from cqbjax.results.points import StoredPoint  # noqa: E402
+from cqbjax.results.files import StoredPoint  # noqa: E402
 from reproduction import extracts  # noqa: E402
 from reproduction.page import build  # noqa: E402
 from reproduction.paper import catalogue, claims, comparison  # noqa: E402

@@ -8,7 +8,7 @@ import xarray as xr
 from fabricated import fabricate
 
 from cqbjax.figures import sweeps
-from cqbjax.results import aggregate
+from cqbjax.results import frame as frames
 from cqbjax.results.tables import load_table
 
 
@@ -24,7 +24,7 @@ def points():
 
 def test_aggregate_rows_match_the_arrays():
     made = points()
-    frame = aggregate.aggregate_points(made, ["gap", "throughput"], [30, 60], reference="acqb")
+    frame = frames.aggregate_points(made, ["gap", "throughput"], [30, 60], reference="acqb")
     # 4 points, 2 rates, 2 policies, 2 rounds, 2 metrics.
     assert frame.height == 4 * 2 * 2 * 2 * 2
     (row,) = frame.filter(
@@ -48,8 +48,8 @@ def test_aggregate_rows_match_the_arrays():
 
 
 def test_files_hold_the_same_table(tmp_path):
-    frame = aggregate.aggregate_points(points())
-    parquet, csv = aggregate.save_aggregate(frame, tmp_path / "table")
+    frame = frames.aggregate_points(points())
+    parquet, csv = frames.save_aggregate(frame, tmp_path / "table")
     assert pl.read_parquet(parquet).equals(frame)
     assert pl.read_csv(csv).shape == frame.shape
     assert not list(tmp_path.glob(".*"))
@@ -65,7 +65,7 @@ def test_files_hold_the_same_table(tmp_path):
 )
 def test_invalid_aggregation_requests_are_rejected(keys, growth):
     with pytest.raises(ValueError, match=growth):
-        aggregate.aggregate_points(points(), **keys)
+        frames.aggregate_points(points(), **keys)
 
 
 def test_two_keys_are_drawn_as_heat_maps_per_policy():

@@ -29,7 +29,7 @@ from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
 from cqbjax.figures import panels, sweeps
 from cqbjax.results import policy_styles, tables
-from cqbjax.results.aggregate import aggregate_points
+from cqbjax.results.frame import aggregate_points
 from cqbjax.results.table_text import WHY_NONE, split_table
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from cqbjax.core.labels import join_names
 from cqbjax.figures import curves
-from cqbjax.results import aggregate, frame, tables
+from cqbjax.results import frame, tables
 from cqbjax.results.metrics import STANDARD, list_metrics, list_panels
-from cqbjax.results.points import StoredPoint
+from cqbjax.results.files import StoredPoint
 from cqbjax.results.table_text import split_table
 from reproduction import extracts
 from reproduction.paper import rules
@@ -42,7 +42,7 @@ def test_user_defined_metrics_appear_in_every_table_with_an_interval(make):
     at = made["answered"].sel(policy="random", round=60, arrival_rate=0.7)
     assert row["answered"] == pytest.approx(float(at.mean()))
     assert row["answered_low"] < row["answered"] < row["answered_high"]
-    assert "answered" in aggregate.aggregate_points([made], ["answered"])["metric"].to_list()
+    assert "answered" in frame.aggregate_points([made], ["answered"])["metric"].to_list()
 
 
 def test_user_defined_metrics_have_a_separate_panel():
@@ -108,9 +108,9 @@ def test_many_metrics_are_divided_into_tables_that_fit_a_page(tmp_path):
 
 def test_several_experiments_have_a_column_of_names():
     both = [point(), point(experiment="another")]
-    table = aggregate.aggregate_points(both, ["gap"])
+    table = frame.aggregate_points(both, ["gap"])
     assert sorted(table["experiment"].unique()) == ["another", "synthetic"]
-    assert table.height == 2 * aggregate.aggregate_points(both[:1], ["gap"]).height
+    assert table.height == 2 * frame.aggregate_points(both[:1], ["gap"]).height
     assert {"experiment"} <= {*tables.gap_table(both, [60]).columns}
     assert "experiment" not in tables.gap_table(both[:1], [60]).columns
 

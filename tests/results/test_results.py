@@ -14,8 +14,8 @@ from tiers import cases
 
 from cqbjax.results import files
 from cqbjax.results import store as results
-from cqbjax.results.index import ResultIndex, label_point
-from cqbjax.results.points import VARIABLES, StoredPoint
+from cqbjax.results.files import VARIABLES, StoredPoint
+from cqbjax.results.index import IndexEntry, ResultIndex, label_part
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
@@ -359,7 +359,8 @@ def test_points_of_two_code_versions_do_not_combine(tmp_path: Path) -> None:
 
 def test_attributes_of_a_point_precede_varied_values(tmp_path: Path) -> None:
     varied = {"varied": {"K": 9, "policy.alpha_scale": 0.3}}
-    one = label_point(StoredPoint(fabricate(K=2), varied, ""), tmp_path / "p.nc").point.attrs
+    entry = IndexEntry(tmp_path / "p.nc", 0, varied)
+    one = label_part(StoredPoint(fabricate(K=2), varied, ""), entry).point.attrs
     raised = {"K": 2, "policy.alpha_scale": 0.3, "path": str(tmp_path / "p.nc")}
     assert {key: one[key] for key in raised} == raised
 
