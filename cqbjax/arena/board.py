@@ -7,7 +7,7 @@ with them; the other policies do not run again.
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import xarray as xr
 from cqbjax.arena import scores
 from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.index import CacheKey
 from cqbjax.results.summaries import add_time_per_arrival
 
 SHIPPED = Path(__file__).resolve().parent / "board"
@@ -101,19 +102,18 @@ def read_board(folder: Path | None = None) -> Board:
     return Board(rows, json.loads((folder / NOTES).read_text()))
 
 
-def find_known(board: Board, task: str, content: str, policies: Mapping[str, str]) -> set[str]:
+def find_known(board: Board, task: str, key: CacheKey) -> set[str]:
     """Return the labels of a task whose cache key on the board equals today's.
 
     Args:
         board: from `read_board`.
         task: its name.
-        content: today's cache key of the task, at all its seeds.
-        policies: label -> today's cache key.
+        key: today's cache keys of the task, at all its seeds.
     """
-    notes = board.notes.get(task, {})
-    if notes.get("content") != content:
+    notes = board.notes.get(task, {"content": None})
+    if notes["content"] != key.point:
         return set()
-    return {label for label, key in notes["policies"].items() if policies.get(label) == key}
+    return {x for x, own in notes["policies"].items() if key.policies.get(x) == own}
 
 
 def add_known(made: Board, board: Board, by: str = RUN) -> pl.DataFrame:

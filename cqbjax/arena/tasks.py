@@ -15,9 +15,7 @@ import yaml
 from cqbjax.experiments.configs import CONF, ComposedConfig, Config
 
 if TYPE_CHECKING:
-    from cqbjax.arena.board import Board
     from cqbjax.experiments.grid import PreparedPoint
-    from cqbjax.results.index import CacheKey
 
 # The first reported seed; presets and routers were tuned on the seeds from 1,000,000 on.
 FIRST_SEED = 2_000_000
@@ -109,20 +107,6 @@ class Composer(NamedTuple):
         return ready
 
 
-class PreparedTask(NamedTuple):
-    """A task with the policies that run in it.
-
-    Attributes:
-        task: the task.
-        ready: the prepared point.
-        known: labels of the board's policies whose results are still valid.
-    """
-
-    task: Task
-    ready: "PreparedPoint"
-    known: set[str]
-
-
 def list_tasks() -> tuple[Task, ...]:
     """Return the tasks by name, those on real prompts last; then those of the current folder."""
     tasks, own = [], Path.cwd() / "conf" / "arena"
@@ -170,50 +154,3 @@ def compose_task(
     if request.rounds != 1:
         values["horizon"] = max(FEWEST_ROUNDS, round(request.rounds * config.horizon))
     return config.with_values(values)
-
-
-def prepare_entry(
-    task: Task, request: Request, board: "Board", composer: Composer, cache: dict[str, Any]
-) -> PreparedTask:
-    """Return a task, validated, with the policies that are to run.
-
-    They are the contestant and, unless the board knows its results, random routing, by which
-    scores are normalised. Without a contestant they are all policies of the task.
-
-    Args:
-        task: the task.
-        request: how to run it.
-        board: results of other policies.
-        composer: instantiates the task.
-        cache: objects of other tasks, by configuration.
-
-    Raises:
-        ValueError: the task cannot run.
-        OSError: its data are missing.
-    """
-    if request.contestant is None:
-        config = compose_task(task, request, composer)
-        return PreparedTask(task, composer.prepare(config, cache), set())
-    from cqbjax.arena.board import find_known
-    from cqbjax.arena.scores import RANDOM
-
-    known = set[str]()
-    if task.name in board.notes and not request.tuning:
-        whole = compose_task(task, request._replace(seeds=None), composer)
-        key = _compute_key(whole, composer, cache)
-        known = find_known(board, task.name, key.point, key.policies)
-    words = request.contestant.overrides(*([] if RANDOM in known else [RANDOM]))
-    config = compose_task(task, request, composer, words)
-    return PreparedTask(task, composer.prepare(config, cache), known)
-
-
-def _compute_key(config: ComposedConfig, composer: Composer, cache: dict[str, Any]) -> "CacheKey":
-    """Return the cache keys of a task with all its policies; nothing is validated."""
-    from cqbjax.experiments import grid, study_types
-    from cqbjax.experiments.study import Factory
-
-    factory = Factory(composer.make, cache)
-    study_type = study_types.make_study_type(config, factory.make_once)
-    (point,) = study_type.compose(grid.compose(config), config, {})
-    ready = factory.make_once(point.config.kind).prepare(point, factory)
-    return ready.study_type.cache_key(ready)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import io
+import itertools
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -177,13 +178,12 @@ def _check_report(made: Board, board: Board, folder: Path) -> None:
             re.sub(r"data:image/png;base64,[^\"]*", "", (one / name).read_text()).splitlines()
             for one in (folder, folder / DERIVED)
         )
-        if here != there:
-            pairs = zip(there, here, strict=False)
-            wrong = (one.strip()[:60] for one, other in pairs if one != other)
-            raise ValueError(
-                f"{folder}: {name} does not follow from its arrays at "
-                f"{next(wrong, 'the number of lines')}, or was written by another version"
-            )
+        for one, other in itertools.zip_longest(there, here, fillvalue="its end"):
+            if one != other:
+                raise ValueError(
+                    f"{folder}: {name} does not follow from its arrays at {one.strip()[:60]}, or "
+                    "was written by another version"
+                )
 
 
 def _repeat(sample: RepeatedPolicy, rng: np.random.Generator, composer: Composer) -> None:

@@ -8,6 +8,7 @@ import xarray as xr
 from cqbjax.arena import board
 from cqbjax.arena.board import SAME_DRAWS, SAME_KEY, Board
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.index import CacheKey
 
 SEEDS = (4, 7)
 
@@ -48,10 +49,9 @@ NOTES = {"a": {"content": "c", "policies": {"x": "1", "y": "2", "z": "3"}}}
 def test_stored_results_are_found_by_cache_key():
     stored = Board(pl.DataFrame(schema=board.SCHEMA), NOTES)
     now = {"x": "1", "y": "0", "new": "1"}
-    assert board.find_known(stored, "a", "c", now) == {"x"}
-    assert (
-        board.find_known(stored, "a", "d", now) == board.find_known(stored, "b", "c", now) == set()
-    )
+    assert board.find_known(stored, "a", CacheKey("c", now)) == {"x"}
+    for task, content in (("a", "d"), ("b", "c")):
+        assert board.find_known(stored, task, CacheKey(content, now)) == set()
 
 
 def rows(policies, seeds, queue=1.0):
