@@ -21,7 +21,7 @@ from cqbjax.results.summaries import t_quantile
 from reproduction.extracts import Extract
 from reproduction.paper import printed
 from reproduction.paper.catalogue import ReportStudy
-from reproduction.paper.rules import is_user_data
+from reproduction.paper.claims import is_user_data
 
 RUNS = {"WildChat-1M": 5}
 MOST_RUNS = 10  # of the paper's other tables

@@ -13,7 +13,6 @@ from sklearn.metrics import cohen_kappa_score
 from cqbjax.results.files import StoredPoint
 from reproduction import extracts
 from reproduction.paper import catalogue, claims, comparison
-from reproduction.paper.rules import RULES
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
 NOTHING = pl.DataFrame(schema=comparison.COLUMNS)
@@ -53,7 +52,7 @@ def test_claims_state_their_place_and_rule():
         assert ("rule" in one) != ("parts" in one), one["id"]
         assert "verdict" not in one  # computed, never written down
         for part in parts_with_rules(one):
-            assert part["rule"] in (*RULES, "tabled", "value", "proven", "none"), one["id"]
+            assert part["rule"] in (*claims.RULES, "tabled", "value", "proven", "none"), one["id"]
             assert ("reason" in part) == (part["rule"] == "none"), one["id"]
             assert set(part.get("studies", ())) <= names, one["id"]
 

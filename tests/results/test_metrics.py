@@ -10,11 +10,11 @@ from rich.console import Console
 from cqbjax.core.labels import join_names
 from cqbjax.figures import curves
 from cqbjax.results import frame, tables
-from cqbjax.results.metrics import STANDARD, list_metrics, list_panels
 from cqbjax.results.files import StoredPoint
+from cqbjax.results.metrics import STANDARD, list_metrics, list_panels
 from cqbjax.results.table_text import split_table
 from reproduction import extracts
-from reproduction.paper import rules
+from reproduction.paper import claims
 
 CONFIG = {"table_rounds": [30, 60]}
 WORDS = {"long_name": "Answered share", "units": "answers a round", "better": "more"}
@@ -69,7 +69,7 @@ def test_user_defined_metrics_appear_on_the_report_page():
 
 def test_claims_use_the_direction_of_a_metric():
     asked = {"policy": "acqb", "others": ["random"], "metrics": ["answered"]}
-    found = rules.compare_paired(extract(), asked)
+    found = claims.compare_paired(extract(), asked)
     assert (found.yes, found.against, found.all) == (1, 0, 1)
 
 
