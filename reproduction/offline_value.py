@@ -84,15 +84,9 @@ def describe_choice(tuned: Router) -> str:
 
 def seed_table(values: xr.Dataset) -> pl.DataFrame:
     """Return a row per policy and seed of `evaluate_routers`."""
-    rows = [
-        {"policy": label, "seed": seed}
-        | {key: float(cell[key]) for key in AVERAGES}
-        | {"chosen": str(cell["chosen"].values) or None}
-        for label in values["policy"].values.tolist()
-        for seed in values["seed"].values.tolist()
-        for cell in [values.sel(policy=label, seed=seed)]
-    ]
-    return pl.DataFrame(rows, infer_schema_length=None)
+    runs = values.stack(run=("policy", "seed"))
+    rows = {name: runs[name].values.tolist() for name in ("policy", "seed", *AVERAGES, "chosen")}
+    return pl.DataFrame(rows).with_columns(pl.col("chosen").replace("", None))
 
 
 def router_table(by_seed: pl.DataFrame, origin: Mapping[str, Any]) -> pl.DataFrame:

@@ -70,16 +70,10 @@ def tabulate_point(point: xr.Dataset, task: str) -> pl.DataFrame:
     for column, name in FINAL.items():
         array = one.get(name, xr.full_like(done, np.nan, dtype=float))
         arrays[column] = array.isel(round=-1) if "round" in array.dims else array
-    labels, seeds = (one[dim].values for dim in ("policy", "seed"))
-    frame = pl.DataFrame({
-        "task": [task] * (len(labels) * len(seeds)), "policy": np.repeat(labels, len(seeds)),
-        "seed": np.tile(seeds, len(labels)),
-        **{
-            name: array.transpose("policy", "seed").values.astype(float).ravel()
-            for name, array in arrays.items()
-        },
-    })  # fmt: skip
-    return frame.with_columns(pl.selectors.float().fill_nan(None)).cast(SCHEMA)  # type: ignore[arg-type]
+    runs = xr.Dataset(arrays).astype(float).stack(run=("policy", "seed"))
+    rows = {name: [task] * runs.sizes["run"] if name == "task" else runs[name].values.tolist()
+            for name in SCHEMA}  # fmt: skip
+    return pl.DataFrame(rows).with_columns(pl.selectors.float().fill_nan(None)).cast(SCHEMA)  # type: ignore[arg-type]
 
 
 def write_board(board: Board, folder: Path) -> list[Path]:

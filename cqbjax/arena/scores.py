@@ -36,13 +36,11 @@ def add_scores(rows: pl.DataFrame) -> pl.DataFrame:
     Raises:
         ValueError: a task without a run of random routing.
     """
-    scale = rows.filter(policy=RANDOM).group_by("task").agg(scale=pl.col("gap").mean())
-    missing = sorted({*rows["task"]} - {*scale["task"]})
+    missing = sorted({*rows["task"]} - {*rows.filter(policy=RANDOM)["task"]})
     if missing:
         raise ValueError(f"task {missing[0]} has no run of {RANDOM}, which scores are measured by")
-    positive = pl.when(pl.col("scale") > 0).then(pl.col("scale"))
-    joined = rows.join(scale, on="task", how="left", maintain_order="left")
-    return joined.with_columns(score=1 - pl.col("gap") / positive).drop("scale")
+    scale = pl.col("gap").filter(policy=RANDOM).mean().over("task")
+    return rows.with_columns(score=1 - pl.col("gap") / pl.when(scale > 0).then(scale))
 
 
 def average(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
@@ -75,11 +73,9 @@ def compare_with_best(rows: pl.DataFrame) -> pl.DataFrame:
     Returns:
         A row for each task and policy: `behind`, queries, with its interval; 0 for the best.
     """
-    leader = pl.col("task").replace_strict(find_best(rows))
-    of_best = rows.filter(pl.col("policy") == leader).select("task", "seed", of_best="gap")
-    both = rows.join(of_best, on=("task", "seed"), how="left", maintain_order="left")
-    difference = (pl.col("gap") - pl.col("of_best")).alias("behind")
-    return average(both.with_columns(difference), ["behind"])
+    of_leader = pl.col("policy") == pl.col("task").replace_strict(find_best(rows))
+    of_best = pl.col("gap").filter(of_leader).first().over("task", "seed")
+    return average(rows.with_columns((pl.col("gap") - of_best).alias("behind")), ["behind"])
 
 
 def find_best(rows: pl.DataFrame) -> dict[str, str]:

@@ -163,24 +163,15 @@ def select_runs(
     wanted |= {axis: list(own) for axis, own in runs if list(own) != [None]}
     if len(parts) == 1 and all(parts[0].labels(dim) == own for dim, own in wanted.items()):
         return parts[0]
-    shared = [
-        {dim: [x for x in own if x in one.labels(dim)] for dim, own in wanted.items()}
-        for one in oldest_first
-    ]
-    data = {}
-    for name, array in newest.data_vars.items():
-        coords = {dim: own for dim, own in wanted.items() if dim in array.dims}
-        sizes = [len(wanted.get(dim, array[dim])) for dim in array.dims]
-        whole = xr.DataArray(np.empty(sizes, array.dtype), coords, array.dims, attrs=array.attrs)
-        for one, own in zip(oldest_first, shared, strict=True):
-            at = {dim: own[dim] for dim in coords}
-            whole.loc[at] = one.point[name].sel(at).values
-        data[name] = whole
-    others = {name: one for name, one in newest.coords.items() if name not in wanted}
-    point = xr.Dataset(data, others, newest.attrs)
-    for dim in wanted:
-        point[dim].attrs = newest[dim].attrs
-    return parts[0]._replace(point=point)
+    # Each value is overwritten by that of the newest part that holds it.
+    fill = {name: array.dtype.type() for name, array in newest.data_vars.items()}
+    whole = newest.reindex(wanted, fill_value=fill)
+    for one in oldest_first:
+        held = {dim: [x for x in own if x in one.labels(dim)] for dim, own in wanted.items()}
+        for name, array in whole.data_vars.items():
+            at = {dim: own for dim, own in held.items() if dim in array.dims}
+            array.loc[at] = one.point[name].sel(at).values
+    return parts[0]._replace(point=whole)
 
 
 def write_file(points: Sequence[StoredPoint], path: Path) -> None:
@@ -324,13 +315,10 @@ def _unstack(
     configs, attributes = (whole[name].values for name in TEXTS)
     points = []
     for i in numbers:
-        data = {
-            name: (whole[name].dims[1:], whole[name].values[i], whole[name].attrs)
-            for name in whole.data_vars
-            if name not in (*TEXTS, *POINT_COORDS.values())
-        }
-        coords = {one: whole[many].values[i] for one, many in POINT_COORDS.items() if many in whole}
-        point = xr.Dataset(data, {**coords, **whole.coords}, json.loads(attributes[i]))
+        one = whole.isel(point=i)
+        coords = {name: one[many].values for name, many in POINT_COORDS.items() if many in one}
+        one = one.assign_coords(coords).drop_vars([*TEXTS, *(POINT_COORDS[x] for x in coords)])
+        point = one.assign_attrs(json.loads(attributes[i]))
         points.append(StoredPoint(point, manifests[i], str(configs[i])))
     return points
 

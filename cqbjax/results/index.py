@@ -108,6 +108,7 @@ class ResultIndex:
         folder: the first path, to which new files are written.
         manifests: file -> the manifests of its points.
         unreadable: file -> the error of reading it.
+        next_order: a number larger than that of any computation.
     """
 
     def __init__(self, *paths: Path) -> None:
@@ -162,6 +163,7 @@ class ResultIndex:
             for file in sorted(self.manifests)
             for number, manifest in enumerate(self.manifests[file])
         ]
+        self.next_order = 1 + max((one.age[0] for one in every), default=0)
         for one in sorted(every, key=lambda each: each.age, reverse=True):
             keys = self._points.setdefault((one.file.parent, one.manifest["point"]), {})
             keys.setdefault(one.manifest["key"], []).append(one)
@@ -208,7 +210,7 @@ class ResultIndex:
 
     def _renew(self, asked: Sequence[RunRequest], chosen: Sequence[Sequence[IndexEntry]]) -> None:
         """Mark entries as the newest of their points if another key was computed after them."""
-        order, renewed = {ORDER: self.next_order()}, dict[Path, list[Manifest]]()
+        order, renewed = {ORDER: self.next_order}, dict[Path, list[Manifest]]()
         for one, entries in zip(asked, chosen, strict=True):
             if next(iter(self._points[self.folder, one.name])) != one.key.point:
                 for file, number, manifest, _ in entries:
@@ -217,11 +219,6 @@ class ResultIndex:
             files.replace_manifests(file, manifests)
         if renewed:
             self.refresh()
-
-    def next_order(self) -> int:
-        """Return a number larger than that of any computation."""
-        every = (one.get(ORDER, 0) for manifests in self.manifests.values() for one in manifests)
-        return 1 + max(every, default=0)
 
     def newest(self, key: str | None = None) -> dict[Any, list[IndexEntry]]:
         """Return the current entries by point.
@@ -284,7 +281,7 @@ class ResultIndex:
             ValueError: a file cannot be written, for example on a full disk.
         """
         self.refresh()
-        order, by_shape = {ORDER: self.next_order()}, dict[Any, list[StoredPoint]]()
+        order, by_shape = {ORDER: self.next_order}, dict[Any, list[StoredPoint]]()
         for one in points:
             stored = one._replace(manifest=one.manifest | order)
             by_shape.setdefault(shape_of(one.point), []).append(stored)

@@ -79,13 +79,11 @@ def _add_configured(one: StoredPoint, keys: Sequence[str]) -> xr.Dataset:
     """Return a point with its values of keys that its study did not vary, as attributes."""
     missing, values = [key for key in keys if key not in one.point.attrs], dict[str, Any]()
     config = yaml.safe_load(one.config) if missing else {}
-
-    def get(config: Any, word: str) -> Any:
-        return config.get(word) if isinstance(config, Mapping) else None
-
     for key in missing:
         for words in (key, f"kind.{key}"):  # keys of the study type are varied without its name
-            value = functools.reduce(get, words.split("."), config)
+            value: Any = config
+            for word in words.split("."):
+                value = value.get(word) if isinstance(value, Mapping) else None
             if value is not None:
                 values[key] = value if is_number(value) else str(value)
     return one.point.assign_attrs(values)

@@ -200,11 +200,10 @@ def select_round(ds: xr.Dataset, t: int) -> xr.Dataset:
     Raises:
         ValueError: the first recorded round is after `t`.
     """
-    rounds = np.sort(ds["round"].values)
-    position = int(np.searchsorted(rounds, t, side="right")) - 1
-    if position < 0:
-        raise ValueError(f"round is {t}: the first recorded round of this result is {rounds[0]}.")
-    return ds.sel(round=rounds[position])
+    first = ds["round"].values.min()
+    if t < first:
+        raise ValueError(f"round is {t}: the first recorded round of this result is {first}.")
+    return ds.sel(round=t, method="ffill")
 
 
 def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Dataset:

@@ -286,7 +286,7 @@ def test_result_order_survives_a_clock_set_back(tmp_path: Path) -> None:
         manifest["finished"] = finished
         save_point(fabricate(), manifest, "", tmp_path / f"{content}.nc")
     index = ResultIndex(tmp_path)
-    assert index.next_order() == 3 and ResultIndex(tmp_path / "none").next_order() == 1
+    assert index.next_order == 3 and ResultIndex(tmp_path / "none").next_order == 1
     assert {key for _, key in index.newest()} == {"cc"}
     assert [file.stem for file in index.outdated()] == ["aa", "bb"]
 
