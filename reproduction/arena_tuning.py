@@ -2,16 +2,19 @@
 
     python -m reproduction.arena_tuning FOLDER [DATA_DIR]
 
-runs each of `SETTINGS` in every task of a family at the first `SEEDS` tuning seeds, and writes
-`results/tables/arena_tuning.csv`. The measure is the arena's: the interquartile mean of the score
-over seeds and tasks of the family. Each learner runs with its own rules, and on real prompts also
-with another LLM on a retry and the least served query first, for which other constants are best.
+runs each setting of `arena_tuning.yaml` in every task of a family at the first `SEEDS` tuning
+seeds, and writes `results/tables/arena_tuning.csv`. The measure is the arena's: the interquartile
+mean of the score over seeds and tasks of the family. Each learner runs with its own rules, and on
+real prompts also with another LLM on a retry and the least served query first, for which other
+constants are best.
 """
 
+import itertools
 import sys
 from pathlib import Path
 
 import polars as pl
+import yaml
 
 from cqbjax.arena import scores, tasks
 from cqbjax.arena.board import tabulate_point
@@ -27,22 +30,8 @@ TABLE = Path(__file__).parents[1] / "results" / "tables" / "arena_tuning.csv"
 SEEDS, BUDGET = 10, 12
 CACHE: dict[str, object] = {}  # sources and tables
 REPLAY = "replay"  # tests schedules only, and its log is not part of the data
-WEIGHTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.25, 2, 4, 8)
-ACQB: list[dict[str, float]] = [
-    {"alpha_scale": a, "c1": c} for a in (0.03, 0.1, 0.3, 1) for c in (0.05, 0.25, 1)
-]
-# Base -> the settings tried. All forms of ACQB use its constants.
-SETTINGS: dict[str, list[dict[str, float]]] = {
-    "acqb": ACQB,
-    "linucb": [{"alpha": value} for value in WEIGHTS],
-    "lints": [{"alpha": value} for value in WEIGHTS],
-    "best_llm": [{"tries": value} for value in (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80)],
-    "ucb": [{"width": v} for v in (0, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3)],
-    "conditional": [
-        {"router.temperature": t, "router.floor": f}
-        for t in (0.05, 0.1, 0.2, 0.4) for f in (0.05, 0.1, 0.2)
-    ],
-}  # fmt: skip
+# Base -> key -> the values tried, each with each. All forms of ACQB use the constants of `acqb`.
+GRIDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 # Whether on real prompts, and the rules that the learners have.
 COMPOSITIONS = ((False, ""), (True, ""), (True, "_fallback_least_served"))
 
@@ -75,9 +64,11 @@ def tune(folder: Path, data_dir: str) -> pl.DataFrame:
             task for task in tasks.list_tasks()
             if task.on_prompts == on_prompts and task.name != REPLAY
         ]  # fmt: skip
-        for base, settings in SETTINGS.items():
+        for base, grid in GRIDS.items():
             if base == "conditional" and not rules:  # it differs from others after a failure
                 continue
+            tried = itertools.product(*grid.values())
+            settings = [dict(zip(grid, values, strict=True)) for values in tried]
             assert len(settings) == BUDGET
             made: list[list[pl.DataFrame]] = [[] for _ in settings]
             for task in family:  # one task at a time: its programs serve all settings

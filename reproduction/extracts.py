@@ -13,7 +13,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 import yaml
 
@@ -95,7 +94,7 @@ def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract
         for policy in REFERENCES
     )
     lines = frames.summarise(frames.tabulate_curves(points, panels, MOST_ROUNDS)).with_columns(
-        pl.col("mean", "sd").map_batches(_round_digits)
+        pl.col("mean", "sd").round_sig_figs(DIGITS)
     )
     seconds = frames.tabulate_runs(points, ["seconds_per_round"], rounds)
     numbers = frames.summarise(pl.concat([values, seconds]))
@@ -152,11 +151,3 @@ def _describe(one: StoredPoint) -> dict[str, Any]:
         "config": {key: config[key] for key in CONFIG_KEYS if key in config},
         "manifest": one.manifest,
     }
-
-
-def _round_digits(column: pl.Series) -> pl.Series:
-    """Round to `DIGITS` significant digits."""
-    values = column.to_numpy()
-    size = np.floor(np.log10(np.maximum(np.abs(values), 1e-12)))
-    unit = 10.0 ** (size - DIGITS + 1)
-    return pl.Series(np.round(values / unit) * unit).fill_nan(None)

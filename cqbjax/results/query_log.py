@@ -41,29 +41,23 @@ def tabulate_queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
     for point in points:
         if NAME not in point:
             raise ValueError("points hold no rows of queries: run the study with queries=true.")
-    frames, keys = list[pl.DataFrame](), find_differing(points)
+    frames, keys = [], find_differing(points)
     for point in points:
-        varied = {key: point.attrs.get(key) for key in keys}
-        for rate in point["arrival_rate"].values.tolist():
-            for label in map(str, point["policy"].values):
-                log = point[NAME].sel(arrival_rate=rate, policy=label)
-                lead = {**varied, "arrival_rate": rate, "policy": label}
-                frames.append(_tabulate_runs(log, lead, str(point.attrs.get(SERVERS, ""))))
+        log = point[NAME].transpose("arrival_rate", "policy", "seed", "query", "field")
+        # Rows of actual queries.
+        *runs, query = np.nonzero(~np.isnan(log.values[..., 0]))
+        columns = pl.DataFrame(dict(query_columns(log.values[*runs, query]))).fill_nan(None)
+        outcomes = pl.Series(OUTCOMES).gather(columns["outcome"].cast(pl.Int32))
+        frame = columns.with_columns(
+            pl.col(WHOLE).cast(pl.Int32), outcome=outcomes.cast(pl.Enum(OUTCOMES))
+        )
+        if servers := str(point.attrs.get(SERVERS, "")):
+            names = pl.Series(split_names(servers)).gather(frame["server"])
+            frame.insert_column(frame.get_column_index("server") + 1, names.alias("llm"))
+        labels = zip(map(str, log.dims), runs, strict=False)
+        frames.append(frame.select(
+            *(pl.lit(point.attrs.get(key)).alias(key) for key in keys),
+            *(pl.Series(dim, log[dim].values.tolist()).gather(run) for dim, run in labels),
+            pl.Series("query", query, pl.Int32), pl.all(),
+        ))  # fmt: skip
     return pl.concat(frames)
-
-
-def _tabulate_runs(log: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataFrame:
-    """Return the rows of a policy: of its log [seed, T * A, field], those of actual queries."""
-    stored = log.transpose("seed", "query", "field").values
-    seed, number = np.nonzero(~np.isnan(stored[..., 0]))
-    columns = pl.DataFrame(dict(query_columns(stored[seed, number]))).fill_nan(None)
-    outcome = pl.Series(OUTCOMES).gather(columns["outcome"].cast(pl.Int32)).cast(pl.Enum(OUTCOMES))
-    frame = columns.with_columns(pl.col(WHOLE).cast(pl.Int32), outcome=outcome)
-    if servers:
-        names = pl.Series(split_names(servers)).gather(frame["server"])
-        frame.insert_column(frame.get_column_index("server") + 1, names.alias("llm"))
-    return frame.select(
-        *(pl.lit(value).alias(key) for key, value in lead.items()),
-        pl.Series("seed", log["seed"].values[seed]), pl.Series("query", number, pl.Int32),
-        pl.all(),
-    )  # fmt: skip
