@@ -17,7 +17,7 @@ import jax
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine import batches, programs
 from cqbjax.engine.progress import Activity, Reporter
-from cqbjax.engine.spec import Capacity, SweepSpec
+from cqbjax.engine.spec import Capacity
 from cqbjax.engine.sweep import sweep
 from cqbjax.engine.validation import build_spec
 
@@ -108,18 +108,15 @@ class Case:
         """Return the runs in a batch of all devices."""
         return self.batch * len(self.devices)
 
-    def spec(self, label: str) -> SweepSpec:
-        """Return what a sweep of one policy and one seed would run, without the oracle."""
+    def group(self, label: str) -> batches.Batch:
+        """Return the group in which a sweep of one seed would run a policy, without the oracle."""
         alone = {label: self.policies[label]}
         made = build_spec(
             alone, self.source, [self.arrival_rate], range(1), self.horizon, self.assortment_size,
             capacity=self.capacity,
         )  # fmt: skip
-        return dataclasses.replace(made, policies=alone)
-
-    def group(self, label: str) -> batches.Batch:
-        """Return the group in which such a sweep would run the policy."""
-        return batches.plan_sweep([self.spec(label)], self.batch).batches[0]
+        spec = dataclasses.replace(made, policies=alone)
+        return batches.plan_sweep([spec], self.batch).batches[0]
 
     def bytes_a_run(self, label: str) -> int:
         """Return the bytes of one run of a policy on the device."""

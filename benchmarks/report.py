@@ -83,13 +83,10 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: the file is missing or is no report of this schema.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: it should hold a report of the benchmark")
     try:
-        report = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        report = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is missing, or no JSON: {error}") from error
     if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         raise ValueError(f"{path} is no report of the benchmark with schema {SCHEMA}")
     return report
