@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +18,7 @@ import polars as pl
 from cqbjax.core.files import open_atomic
 from cqbjax.datasets.times import find_jumps
 from cqbjax.logs import shards
-from cqbjax.logs.shards import LogError, RowBatch, pa, pc, pq
+from cqbjax.logs.shards import LogError, pa, pc, pq
 
 # Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
 # first token, then 30 tokens per second.
@@ -55,15 +53,6 @@ class Conversation(NamedTuple):
     ended: int
     tokens: int
     prompt_tokens: int
-
-
-class Turn(NamedTuple):
-    """One turn of a conversation; a missing field is None."""
-
-    role: str | None
-    content: bytes | None
-    timestamp: int | None
-    hashed_ip: str | None
 
 
 class RowCounts(NamedTuple):
@@ -137,84 +126,72 @@ def read_log(
         LogError: a damaged shard, or no conversation of the model can be used.
     """
     users: dict[str, int] = {}
-    texts: dict[bytes, int] = {}
-    seen = set[bytes]()
-    dropped: Counter[str] = Counter()
-    first: dict[str, int] = {}
-    rows = others = used = repaired = 0
-    with (
-        _open_writer(folder / CONVERSATIONS, SCHEMA) as write_conversations,
-        _open_writer(folder / TEXTS, {"text": "string"}) as write_texts,
-    ):
+    texts: dict[int, int] = {}  # hash of a prompt -> its number
+    seen = set[int]()  # hashes of conversations
+    dropped: dict[str, list[int]] = {}
+    rows = others = repaired = 0
+    schemas = (pa.schema(list(columns.items())) for columns in (SCHEMA, {"text": "string"}))
+    with contextlib.ExitStack() as stack:
+        log, prompts = (
+            stack.enter_context(pq.ParquetWriter(stack.enter_context(open_atomic(path)), schema))
+            for path, schema in zip((folder / CONVERSATIONS, folder / TEXTS), schemas, strict=True)
+        )
         for batch in shards.read_batches(files, size):
-            of_model = pc.fill_null(pc.equal(batch.rows["model"], model), False)
-            conversations, new = [], []
-            for row, one in _parse_batch(batch, of_model, tokens):
-                if not isinstance(one, str):
-                    digest = _digest(one.prompt)
-                    whole = _digest(repr((digest, one._replace(prompt=b""))).encode())
-                    one = DUPLICATE if whole in seen else one
+            of_model = pc.fill_null(pc.equal(batch["model"], model), False)
+            numbers = pc.indices_nonzero(of_model).to_pylist()
+            used, new = [], []
+            for number, raw in zip(numbers, _list_rows(batch.filter(of_model)), strict=True):
+                one = parse_conversation(raw, tokens)
+                if hash(one) in seen:
+                    one = DUPLICATE
                 if isinstance(one, str):
-                    dropped[one] += 1
-                    first.setdefault(one, row)
+                    dropped.setdefault(one, []).append(rows + number)
                     continue
-                seen.add(whole)
-                text = one.prompt.decode("utf-8", "replace")
-                if digest not in texts:
-                    texts[digest] = len(texts)
-                    new.append((text[:MOST_LETTERS],))
+                seen.add(hash(one))
+                key, text = hash(one.prompt), one.prompt.decode("utf-8", "replace")
+                if key not in texts:
+                    texts[key] = len(texts)
+                    new.append({"text": text[:MOST_LETTERS]})
                 repaired += text.encode() != one.prompt
                 user = users.setdefault(one.user, len(users))
-                conversations.append((row, user, texts[digest], *one[2:]))
-            write_conversations(conversations)
-            write_texts(new)
-            rows += batch.rows.num_rows
-            others += batch.rows.num_rows - (pc.sum(of_model).as_py() or 0)
-            used += len(conversations)
-            advance(batch.rows.num_rows)
-        if not used:
-            why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.most_common())
+                place = {"row": rows + number, "user": user, "text": texts[key]}
+                used.append(one._asdict() | place)
+            log.write_table(pa.Table.from_pylist(used, log.schema))
+            prompts.write_table(pa.Table.from_pylist(new, prompts.schema))
+            rows += batch.num_rows
+            others += batch.num_rows - len(numbers)
+            advance(batch.num_rows)
+        counts = {reason: len(found) for reason, found in dropped.items()}
+        if not seen:
+            ordered = sorted(counts.items(), key=lambda item: -item[1])
+            why = ", ".join(f"{reason} ({count:,})" for reason, count in ordered)
             raise LogError(f"no conversation of {model!r} can be used: {why or 'there is none'}.")
-    log = pl.read_parquet(folder / CONVERSATIONS)
-    times = log.unpivot(["arrival", "ended"], index="row").sort("value")
+    first = {reason: found[0] for reason, found in dropped.items()}
+    frame = pl.read_parquet(folder / CONVERSATIONS)
+    times = frame.unpivot(["arrival", "ended"], index="row").sort("value")
     jumps = find_jumps(times["value"].to_numpy())
     if len(jumps):
         first["jumps"] = times["row"][int(jumps[0])]
     names = {reason: shards.name_row(files, row) for reason, row in first.items()}
     return RowCounts(
-        rows, others, used, len(users), len(texts), dict(dropped), repaired, len(jumps), names
+        rows, others, len(seen), len(users), len(texts), counts, repaired, len(jumps), names
     )
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def _parse_batch(
-    batch: RowBatch, of_model: pa.BooleanArray, tokens: CountTokens
-) -> Iterator[tuple[int, Conversation | str]]:
-    """Yield the number of each row of the model, with its conversation or why it is dropped."""
-    numbers = pc.add(pc.indices_nonzero(of_model).cast(pa.int64()), batch.first).to_pylist()
-    rows = batch.rows.filter(of_model)
-    last, ips = _parse_times(rows["timestamp"]), rows["hashed_ip"].to_pylist()
-    lengths = pc.fill_null(pc.list_value_length(rows["conversation"]), 0).to_pylist()
-    structs = rows["conversation"].flatten()
-    columns = {
-        # With the parents' nulls, which `field` would leave out.
-        field: pc.struct_field(structs, field)
-        if field in {field.name for field in structs.type}
-        else pa.nulls(len(structs))
-        for field in Turn._fields
-    }
-    contents: Iterable[bytes | None] = columns["content"].cast(pa.binary()).to_pylist()
-    roles, turn_ips = columns["role"].to_pylist(), columns["hashed_ip"].to_pylist()
-    turns = map(Turn, roles, contents, _parse_times(columns["timestamp"]), turn_ips)
-    for number, length, time, ip in zip(numbers, lengths, last, ips, strict=True):
-        yield number, parse_conversation([next(turns) for _ in range(length)], time, ip, tokens)
+def _list_rows(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows as mappings; the contents of turns are bytes, since they may be invalid UTF-8."""
+    turns = rows["conversation"]
+    fields = [
+        field.with_type(pa.binary()) if field.name == "content" else field
+        for field in turns.type.value_type
+    ]
+    contents = turns.cast(pa.list_(pa.struct(fields))).to_pylist()
+    rest = rows.select(["timestamp", "hashed_ip"]).to_pylist()
+    return (row | {"turns": some} for row, some in zip(rest, contents, strict=True))
 
 
 def parse_conversation(
-    turns: Sequence[Turn], last: int | None, ip: str | None, tokens: CountTokens = count_by_bytes
+    row: Mapping[str, Any], tokens: CountTokens = count_by_bytes
 ) -> Conversation | str:
     """Return the conversation of a row, or why it is dropped.
 
@@ -222,70 +199,46 @@ def parse_conversation(
     first assistant response. A last response without a timestamp has the row's.
 
     Args:
-        turns: turns of the conversation, in order.
-        last: the row's timestamp, microseconds.
-        ip: the row's hashed IP; if missing, that of the first user turn counts.
+        row: the `turns`, in order, `timestamp` and `hashed_ip`; if this is missing, that of the
+            first user turn counts.
         tokens: counts the tokens of a text.
     """
-    asked = next((turn for turn in turns if turn.role == "user"), None)
-    answers = [turn for turn in turns if turn.role == "assistant"]
-    user = ip or (asked.hashed_ip if asked else None)
-    if not turns:
-        return "empty conversation"
-    if asked is None or not (asked.content or b"").strip():
-        return "no first prompt"
-    if not answers or answers[0].content is None:
-        return "no assistant response"
-    if not answers[0].content.strip():
-        return "empty assistant response"
-    if not user:
-        return "no hashed IP"
-    times = [turn.timestamp for turn in answers]
-    times[-1] = last if times[-1] is None else times[-1]
+    turns = row["turns"] or []
+    asked: dict[str, Any] = next((turn for turn in turns if turn["role"] == "user"), {})
+    answers = [turn for turn in turns if turn["role"] == "assistant"]
+    user: Any = row["hashed_ip"] or asked.get("hashed_ip")
+    prompt, answer = asked.get("content") or b"", answers[0]["content"] if answers else b""
+    times = [parse_time(turn["timestamp"]) for turn in answers] or [None]
+    times[-1] = parse_time(row["timestamp"]) if times[-1] is None else times[-1]
     known = [time for time in times if time is not None]
-    if times[0] is None:
-        return "no timestamp of the first assistant response"
-    if times[-1] is None:
-        return "no timestamp of the last assistant response"
-    if known != sorted(known):
-        return "timestamps out of order"
-    prompt, length = asked.content or b"", tokens(answers[0].content)
-    arrival = times[0] - round(SECOND * (FIRST_TOKEN + length / TOKENS_PER_SECOND))
-    return Conversation(user, prompt, arrival, times[0], known[-1], length, tokens(prompt))
+    faults = {
+        "empty conversation": not turns,
+        "no first prompt": not prompt.strip(),
+        "no assistant response": not answers or answer is None,
+        "empty assistant response": not (answer and answer.strip()),
+        "no hashed IP": not user,
+        "no timestamp of the first assistant response": times[0] is None,
+        "no timestamp of the last assistant response": times[-1] is None,
+        "timestamps out of order": known != sorted(known),
+    }
+    for reason, holds in faults.items():
+        if holds:
+            return reason
+    length = tokens(answer)
+    arrival = known[0] - round(SECOND * (FIRST_TOKEN + length / TOKENS_PER_SECOND))
+    return Conversation(user, prompt, arrival, known[0], known[-1], length, tokens(prompt))
 
 
-def _parse_times(column: pa.Array) -> list[int | None]:
-    """Return timestamps as microseconds since 1970, UTC by default; None for anything else."""
-    if pa.types.is_timestamp(column.type):
-        zone = column.type.tz
-        return column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).to_pylist()
-    if pa.types.is_null(column.type):
-        return [None] * len(column)
-    return [parse_time(text) for text in column.cast(pa.string()).to_pylist()]
+def parse_time(value: Any) -> int | None:
+    """Parse a time or ISO text to microseconds since 1970, UTC by default.
 
-
-def parse_time(text: str | None) -> int | None:
-    """Parse an ISO time to microseconds; digits alone are not a year. None: not a time."""
-    stripped = (text or "").strip()
-    try:
-        time = datetime.datetime.fromisoformat(stripped if stripped[4:5] == "-" else "")
-    except ValueError:
-        return None
-    whole = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+    None: not a time. Digits alone are not a year.
+    """
+    if not isinstance(value, datetime.datetime):
+        text = str(value).strip()
+        try:
+            value = datetime.datetime.fromisoformat(text if text[4:5] == "-" else "")
+        except ValueError:
+            return None
+    whole = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
     return (whole - EPOCH) // datetime.timedelta(microseconds=1)
-
-
-@contextlib.contextmanager
-def _open_writer(
-    path: Path, columns: Mapping[str, str]
-) -> Iterator[Callable[[Sequence[tuple[Any, ...]]], None]]:
-    """Yield a function that appends rows to a Parquet file."""
-    schema = pa.schema(list(columns.items()))
-    with open_atomic(path) as file, pq.ParquetWriter(file, schema) as writer:
-
-        def write(rows: Sequence[tuple[Any, ...]]) -> None:
-            if rows:
-                arrays = list(zip(*rows, strict=True))
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-
-        yield write

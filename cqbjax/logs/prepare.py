@@ -51,12 +51,9 @@ class Log(NamedTuple):
         name: name in tables.
         provenance: one of the constants in `core.labels`.
         proxy_note: for a proxy dataset, a text that names the dataset it replaces; otherwise empty.
-        model: the LLM of the conversations.
         encoder: label of the encoder of the prompts.
-        tokens: how tokens are counted.
         counts: number of rows by outcome.
         folder: folder of the cache entry.
-        digest: content hash of everything that determines the log.
     """
 
     frame: pl.DataFrame
@@ -64,12 +61,9 @@ class Log(NamedTuple):
     name: str
     provenance: str
     proxy_note: str
-    model: str
     encoder: str
-    tokens: str
     counts: RowCounts
     folder: Path
-    digest: str
 
 
 def prepare(
@@ -105,24 +99,23 @@ def prepare(
         NAME, data_dir, source, (REPOSITORY, FILES[:1], None), revision,
         functools.partial(_list_shards, model=model),
     )  # fmt: skip
-    origin = _find_origin(got)
+    rows, note = shards.read_footers(got.files)
+    origin = _find_origin(got, sum(rows), note)
 
     def write_files(folder: Path) -> dict[str, Any]:
         encodes = embeddings is None and encoder != NONE
         # Loaded before hours of reading, so that a missing encoder is an error now.
         loaded: Any = load_encoder(encoder, batch_size) if encodes else None
-        rows = shards.count_rows(got.files)
         with Progress(disable=not progress) as bar:
-            advance = functools.partial(
-                bar.advance, bar.add_task("reading conversations", total=rows)
-            )
+            task = bar.add_task("reading conversations", total=sum(rows))
+            advance = functools.partial(bar.advance, task)
             counts = conversations.read_log(got.files, model, folder, counter, advance)
         vectors = None
         if embeddings is not None:
             frame = pl.read_parquet(folder / conversations.CONVERSATIONS)
             firsts = frame.group_by("text").agg(pl.col("row").first()).sort("text")
             vectors = _scale_to_unit(read_embeddings(
-                embeddings, rows, "the log has {} conversations", firsts["row"].to_numpy(),
+                embeddings, sum(rows), "the log has {} conversations", firsts["row"].to_numpy(),
                 lambda: shards.read_ids(got.files), shards.ID,
             ))  # fmt: skip
         elif encodes:
@@ -179,7 +172,7 @@ def _identify_encoder(encoder: str, embeddings: Path | None) -> tuple[str, str]:
     return identity, encoder if identity == encoder else f"{Path(encoder).name} {identity[:12]}"
 
 
-def _find_origin(got: VerifiedFiles) -> dict[str, str]:
+def _find_origin(got: VerifiedFiles, rows: int, note: str) -> dict[str, str]:
     """Return a log's name, provenance and proxy note.
 
     It is the paper's if it was downloaded, each shard compared with the hub's checksum, or if it
@@ -187,9 +180,9 @@ def _find_origin(got: VerifiedFiles) -> dict[str, str]:
     """
     path = got.path.resolve()
     name, provenance = path.name if path.is_dir() else path.stem, USER_DATA
-    if note := shards.read_proxy_note(got.files):
+    if note:
         name, provenance = "generated log", GENERATED
-    elif got.revision != "local" or shards.count_rows(got.files) == ROWS:
+    elif got.revision != "local" or rows == ROWS:
         name, provenance = TITLE, PAPER
     return {"name": name, "provenance": provenance, "proxy_note": note}
 
@@ -214,9 +207,7 @@ def load_log(data_dir: Path) -> Log:
             f"{data_dir}: no conversation log is prepared there: {prepare_data} downloads "
             "WildChat-1M, and source=PATH reads a local copy."
         )
-    folder, meta = entry.folder, dict(entry.meta)
-    if "counts" not in meta:
-        raise LogError(f"{folder}: was prepared by an older version: prepare it again.")
+    folder, meta = entry.folder, entry.meta
     frame = pl.read_parquet(folder / conversations.CONVERSATIONS)
     if (truth := folder / TRUTH).is_file():
         known = read_frame(truth)
@@ -226,8 +217,8 @@ def load_log(data_dir: Path) -> Log:
     # Mapped: linked chains and projected prompts are cached and need no embeddings.
     embedded = (folder / EMBEDDINGS).is_file()
     vectors = np.asarray(files.read(folder / EMBEDDINGS, MAPPED)) if embedded else None
-    counts = RowCounts(**meta.pop("counts"))
-    return Log(frame, vectors, counts=counts, folder=folder, digest=entry.key, **meta)
+    described = {key: meta[key] for key in ("name", "provenance", "proxy_note", "encoder")}
+    return Log(frame, vectors, counts=RowCounts(**meta["counts"]), folder=folder, **described)
 
 
 def describe(log: Log, chains: Chains, rule: LinkingRule) -> list[str]:

@@ -11,7 +11,9 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cqbjax.core.lazy import ExtraModule
 
@@ -29,7 +31,8 @@ else:  # polars reads no invalid UTF-8, and no field of a struct alone
 COLUMNS = ("model", "timestamp", "conversation", "hashed_ip")
 TURN_FIELDS = ("role", "content", "timestamp")
 ID = "conversation_hash"  # of a row; embeddings are joined by it
-TIME = "timestamp"  # of a row and of a turn; every other column in use is text
+# Of a row or of a turn.
+TIME, TEXTS = "timestamp", ("model", "hashed_ip", "role", "content")
 # Number of models that an error lists.
 MOST_NAMED = 12
 # Key of a generated shard's metadata: a text that names the dataset it replaces.
@@ -38,18 +41,6 @@ PROXY_NOTE = b"cqbjax.stand_in"
 
 class LogError(ValueError):
     """A log cannot be read or used; the message is one sentence."""
-
-
-class RowBatch(NamedTuple):
-    """Some rows of a shard.
-
-    Attributes:
-        first: number of the first row, counted over all shards.
-        rows: the columns `COLUMNS`.
-    """
-
-    first: int
-    rows: pa.RecordBatch
 
 
 def check_shards(shards: Sequence[Path], model: str) -> None:
@@ -72,22 +63,13 @@ def check_shards(shards: Sequence[Path], model: str) -> None:
         raise LogError(f"no conversation with model {model!r}: there are {listed or 'none'}{more}.")
 
 
-def read_proxy_note(shards: Sequence[Path]) -> str:
-    """Return the proxy notes of generated shards; empty if none was generated."""
-    notes = []
-    for shard in shards:
-        with _open(shard) as file:
-            notes.append((file.schema_arrow.metadata or {}).get(PROXY_NOTE, b"").decode())
-    return "; ".join(dict.fromkeys(filter(None, notes)))
-
-
-def count_rows(shards: Sequence[Path]) -> int:
-    """Return the number of rows of all shards."""
-    total = 0
-    for shard in shards:
-        with _open(shard) as file:
-            total += file.metadata.num_rows
-    return total
+def read_footers(shards: Sequence[Path]) -> tuple[list[int], str]:
+    """Return the number of rows of each shard, and the proxy notes of generated shards."""
+    rows, notes = list[int](), dict[str, None]()
+    for footer in map(pq.read_metadata, shards):
+        rows.append(footer.num_rows)
+        notes[(footer.metadata or {}).get(PROXY_NOTE, b"").decode()] = None
+    return rows, "; ".join(filter(None, notes))
 
 
 def read_ids(shards: Sequence[Path]) -> list[str]:
@@ -101,22 +83,19 @@ def read_ids(shards: Sequence[Path]) -> list[str]:
         with _open(shard) as file:
             if ID not in file.schema_arrow.names:
                 raise LogError(f"{shard}: lacks column {ID!r}, by which embeddings are joined.")
-            for batch in file.iter_batches(65536, columns=[ID]):
-                ids += map(str, batch.column(0).to_pylist())
+            ids += map(str, file.read(columns=[ID])[ID].to_pylist())
     return ids
 
 
 def name_row(shards: Sequence[Path], row: int) -> str:
     """Return the file of a row of all shards, and its number there, from 1, in words."""
-    for shard in shards:
-        rows = count_rows([shard])
-        if row < rows:
-            return f"row {row + 1} of {shard.name}"
-        row -= rows
-    raise IndexError(row)
+    rows, _ = read_footers(shards)
+    begins = np.cumsum([0, *rows[:-1]])
+    number = int(np.searchsorted(begins, row, side="right")) - 1
+    return f"row {row + 1 - begins[number]} of {shards[number].name}"
 
 
-def read_batches(shards: Sequence[Path], size: int = 1024) -> Iterator[RowBatch]:
+def read_batches(shards: Sequence[Path], size: int = 1024) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all shards, `size` at a time, so that memory holds no more.
 
     Only the fields in use are read. Text may be invalid UTF-8.
@@ -124,7 +103,7 @@ def read_batches(shards: Sequence[Path], size: int = 1024) -> Iterator[RowBatch]
     Raises:
         LogError: naming a shard that is damaged.
     """
-    first, fields = 0, (*TURN_FIELDS, "hashed_ip")
+    fields = (*TURN_FIELDS, "hashed_ip")
     for shard in shards:
         with _open(shard) as file:
             paths = [file.schema.column(i).path for i in range(len(file.schema))]
@@ -134,9 +113,7 @@ def read_batches(shards: Sequence[Path], size: int = 1024) -> Iterator[RowBatch]
                 if path in COLUMNS
                 or (path.startswith("conversation.") and path.rpartition(".")[2] in fields)
             ]  # fmt: skip
-            for rows in file.iter_batches(size, columns=leaves):
-                yield RowBatch(first, rows)
-                first += rows.num_rows
+            yield from file.iter_batches(size, columns=leaves)
 
 
 @contextlib.contextmanager
@@ -164,21 +141,19 @@ def _check_columns(shard: Path, schema: pa.Schema) -> None:
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not listed or not pa.types.is_struct(kind.value_type):
         raise LogError(f"{shard}: conversation must be a list of structs, it is {kind}.")
-    turn = {field.name: field for field in kind.value_type}
+    fields: dict[str, Any] = {name: schema.field(name).type for name in COLUMNS}
+    del fields["conversation"]
+    fields |= {f"{field.name} of a turn": field.type for field in kind.value_type}
     for name in TURN_FIELDS:
-        if name not in turn:
-            raise LogError(
-                f"{shard}: the turns of conversation lack {name!r}, they have {', '.join(turn)}."
-            )
-    fields = {name: schema.field(name) for name in COLUMNS if name != "conversation"}
-    fields |= {
-        f"{name} of a turn": turn[name] for name in (*TURN_FIELDS, "hashed_ip") if name in turn
-    }
-    for label, field in fields.items():
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if f"{name} of a turn" not in fields:
+            have = ", ".join(field.name for field in kind.value_type)
+            raise LogError(f"{shard}: the turns of conversation lack {name!r}, they have {have}.")
+    for label, kind in fields.items():
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        name = label.removesuffix(" of a turn")
         text = kind in (pa.null(), pa.string(), pa.large_string())
         # Numbers of an unknown unit are no times.
-        if field.name == TIME and not (text or pa.types.is_timestamp(kind)):
+        if name == TIME and not (text or pa.types.is_timestamp(kind)):
             raise LogError(f"{shard}: {label} must be a time or ISO text of one, it is {kind}.")
-        if field.name != TIME and not (text or kind in (pa.binary(), pa.large_binary())):
+        if name in TEXTS and not (text or kind in (pa.binary(), pa.large_binary())):
             raise LogError(f"{shard}: {label} must be text, it is {kind}.")

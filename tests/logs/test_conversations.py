@@ -431,8 +431,9 @@ def test_papers_log_is_recognised_by_rows_or_download(tmp_path, monkeypatch):
     downloaded = prepare.fetch(
         "wildchat", tmp_path, folder, ("", (), None), None, lambda path: [*path.glob("*.parquet")]
     )
-    assert prepare._find_origin(downloaded)["provenance"] == "own"
-    assert prepare._find_origin(downloaded._replace(revision="f" * 40))["provenance"] == "paper"
+    assert prepare._find_origin(downloaded, 2, "")["provenance"] == "own"
+    there = downloaded._replace(revision="f" * 40)
+    assert prepare._find_origin(there, 2, "")["provenance"] == "paper"
 
 
 def test_token_counters_match_their_definition(monkeypatch):
