@@ -64,7 +64,7 @@ def validate_log(number: int) -> dict[str, Any]:
         frame.write_ndjson(path)
         log = requests.read_log(path)
         found = retries.find_retries(log)
-        fitted = fit.fit_log(log, found, retries.MAX_GAP, precision, channels=CHANNELS)
+        fitted = fit.fit_log(log, found, precision, channels=CHANNELS)
         files = scenario.write_scenario(
             "planted", fitted.arrays, fitted.timing, fitted.about, Path(folder)
         )

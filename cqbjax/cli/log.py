@@ -90,23 +90,22 @@ def run_log(arguments: argparse.Namespace) -> None:
     if str(file) == "example" and not file.exists():
         file = Path(requests.__file__).parent / "example.jsonl.gz"
     log = requests.read_log(file, **{key: keys[key] for key in READING if key in keys})
-    max_gap = keys.get("max_gap", retries.MAX_GAP)
     unlinked, found = [], None
     try:
-        found = retries.find_retries(log, keys.get("threshold"), max_gap)
+        found = retries.find_retries(log, **{key: keys[key] for key in LINKING if key in keys})
     except retries.LogError as error:
         if arguments.verb == "fit":
             raise
         unlinked = [f"No retries: {error}"]
     if arguments.verb == "describe" or found is None:
-        show(summary.describe(file, log, found, max_gap))
+        show(summary.describe(file, log, found))
         show(unlinked)
-        tables.print_table(summary.tabulate_models(log, found, max_gap), "Requests by LLM")
+        tables.print_table(summary.tabulate_models(log, found), "Requests by LLM")
         return
     from cqbjax.log_analysis import fit, scenario
 
     chosen = {key: keys[key] for key in FITTING if key in keys}
-    fitted = fit.fit_log(log, found, max_gap, **chosen)
+    fitted = fit.fit_log(log, found, **chosen)
     show(fit.report(fitted))
     tables.print_table(fit.tabulate_departures(fitted), "Departure probability of an attempt")
     written = scenario.write_scenario(name, fitted.arrays, fitted.timing, fitted.about, Path.cwd())

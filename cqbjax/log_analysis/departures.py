@@ -224,32 +224,34 @@ def fit_departures(
     # N - 1 directions around it.
     laws = np.array([CONSTANT, *[scale] * (size - 1)]).T ** 2
     laws[0] = number * laws[0] + laws[1]
-    begin, beta, left = laws.copy(), np.zeros((number, size)), STEPS
-    flat, wide = _make_precision(laws, number), np.ones(len(rows))
-    for _ in range(50 + 50 * STEPS):
-        # The mean of sigmoid(l) is nearly sigmoid(E l / wide).
-        chance = expit(np.einsum("ne,ne->n", rows, beta[model]) / wide)
-        weighted = rows * (chance * (1 - chance) / wide)[:, None]
-        score = rows * (departs - chance)[:, None]
-        gradient = np.concatenate([score[block].sum(axis=0) for block in blocks])
-        hessian = scipy.linalg.block_diag(*(weighted[b].T @ rows[b] for b in blocks))
-        root = scipy.linalg.cho_factor(hessian + flat)
-        step = scipy.linalg.cho_solve(root, gradient - flat @ beta.ravel())
-        beta += (step * min(1.0, 3.0 / max(np.abs(step).max(), 1e-12))).reshape(beta.shape)
-        if np.abs(step).max() > (1e-2 if left else 1e-6):
-            continue
-        if left < 0 or not (left or with_root):
-            break
-        left -= 1
-        inverse = scipy.linalg.cho_solve(root, np.eye(len(flat)))
+    begin, prior = laws.copy(), _make_precision(laws, number)
+
+    def maximize(beta: np.ndarray, wide: np.ndarray, largest: float) -> tuple[np.ndarray, ...]:
+        """Take Newton steps until none is above `largest`.
+
+        Returns:
+            Coefficients, scores, Hessian of the likelihood, and the posterior's covariance.
+        """
+        for _ in range(100):
+            # The mean of sigmoid(l) is nearly sigmoid(E l / wide).
+            chance = expit(np.einsum("ne,ne->n", rows, beta[model]) / wide)
+            weighted = rows * (chance * (1 - chance) / wide)[:, None]
+            score = rows * (departs - chance)[:, None]
+            gradient = np.concatenate([score[block].sum(axis=0) for block in blocks])
+            hessian = scipy.linalg.block_diag(*(weighted[b].T @ rows[b] for b in blocks))
+            root = scipy.linalg.cho_factor(hessian + prior)
+            step = scipy.linalg.cho_solve(root, gradient - prior @ beta.ravel())
+            longest = np.abs(step).max()
+            beta = beta + (step * min(1.0, 3.0 / max(longest, 1e-12))).reshape(beta.shape)
+            if longest <= largest:
+                break
+        inverse = scipy.linalg.cho_solve(root, np.eye(len(prior)))
+        return beta, score, hessian, inverse
+
+    beta, wide = np.zeros((number, size)), np.ones(len(rows))
+    for _ in range(STEPS):
+        beta, _, _, inverse = maximize(beta, wide, 1e-2)
         covariance = inverse.reshape(number, size, number, size)
-        if left < 0:
-            for j, block in enumerate(blocks):
-                variance = np.einsum(
-                    "ne,ef,nf->n", rows[block], covariance[j, :, j], rows[block], optimize=True
-                )
-                wide[block] = np.sqrt(1 + np.pi / 8 * variance)
-            continue
         mean = (beta.sum(axis=0) ** 2 + np.einsum("neme->e", covariance)) / number
         total = (beta**2).sum(axis=0) + np.einsum("nene->e", covariance)
         moments, counts = np.array([mean, total - mean]), np.array([[1], [number - 1]])
@@ -259,15 +261,22 @@ def fit_departures(
         # LLMs around their mean: the shared constant is not the prior's to shrink.
         own = SCALE_WEIGHT * CONSTANT[1] ** 2 + moments[1, 0]
         laws[1, 0] = own / (SCALE_WEIGHT + number - 1)
-        flat = _make_precision(laws, number)
+        prior = _make_precision(laws, number)
+    beta, _, _, inverse = maximize(beta, wide, 1e-6)
     if not with_root:
         return DepartureFit(beta, np.empty((0, 0)), 1.0)
-    inverse = scipy.linalg.cho_solve(root, np.eye(len(flat)))
+    covariance = inverse.reshape(number, size, number, size)
+    for j, block in enumerate(blocks):
+        variance = np.einsum(
+            "ne,ef,nf->n", rows[block], covariance[j, :, j], rows[block], optimize=True
+        )
+        wide[block] = np.sqrt(1 + np.pi / 8 * variance)
+    beta, score, hessian, inverse = maximize(beta, wide, 1e-2)
     # Scores of each user, in the columns of the LLM.
     columns = (model[:, None] * size + np.arange(size)).ravel()
     users = np.unique(group, return_inverse=True)[1]
     by_user = scipy.sparse.csr_matrix(
-        (score.ravel(), (np.repeat(users, size), columns)), (users.max() + 1, len(flat))
+        (score.ravel(), (np.repeat(users, size), columns)), (users.max() + 1, len(inverse))
     )
     spread = (by_user.T @ by_user).toarray()
     effect = max(1.0, float((inverse * spread).sum() / (inverse * hessian).sum()))

@@ -1,6 +1,6 @@
 """Fit a scenario to a log: `cqbjax log fit`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy.special import expit, logit
 from cqbjax.log_analysis import departures, scenario
 from cqbjax.log_analysis.departures import Attempts, ChosenContexts, OutcomeLevel, Overlap
 from cqbjax.log_analysis.requests import RequestLog
-from cqbjax.log_analysis.retries import Retries, find_labelled, find_retried, measure_gaps
+from cqbjax.log_analysis.retries import Retries
 from cqbjax.log_analysis.scenario import ScenarioArrays, Timing, correct_log_odds
 from cqbjax.log_analysis.summary import estimate_share
 from cqbjax.logs.shards import LogError
@@ -49,16 +49,15 @@ class LogFit(NamedTuple):
 # On a busy machine, threads that wait for each other take most of the time.
 @threadpoolctl.threadpool_limits.wrap(limits=1)
 def fit_log(
-    log: RequestLog, retries: Retries, max_gap: float, precision: float = 1.0,
-    contexts: str | None = None, outcome: str | None = None, round_seconds: float | None = None,
-    channels: int | None = None, arrivals: str = "trace", seed: int = 0,
+    log: RequestLog, retries: Retries, precision: float = 1.0, contexts: str | None = None,
+    outcome: str | None = None, round_seconds: float | None = None, channels: int | None = None,
+    arrivals: str = "trace", seed: int = 0,
 ) -> LogFit:  # fmt: skip
     """Fit a scenario.
 
     Args:
         log: from `read_log`.
         retries: from `find_retries`.
-        max_gap: most seconds between an answer and its retry.
         precision: probability that a retry follows a failure.
         contexts: `none`, `statistics`, `words` or `embeddings`; None: the best.
         outcome: `attempt`, `query` or `prompt`; None: what repeated attempts show.
@@ -70,24 +69,73 @@ def fit_log(
     Raises:
         LogError: the log has too few attempts whose outcome is known.
     """
-    frame, number = log.frame, len(log.models)
-    labelled = find_labelled(log, retries, max_gap)
-    if labelled.sum() < FEWEST:
-        raise LogError(f"{labelled.sum()} attempts have a known outcome, and a fit needs {FEWEST}.")
-    users = frame["user"].to_numpy()
-    if len(np.unique(users)) < FEWEST_USERS:  # too few to measure how they differ
-        users = np.full(len(users), -1)
-    # A retry is as good as the prompt that began its query.
-    every = Attempts(
-        frame["text"].to_numpy()[retries.query].astype(int), frame["model"].to_numpy().astype(int),
-        1.0 - find_retried(retries), np.where(users >= 0, users, len(users) + retries.query),
-    )  # fmt: skip
-    attempts = Attempts(*(part[labelled] for part in every))
+    frame, number = log.frame, int(retries.labelled.sum())
+    if number < FEWEST:
+        raise LogError(f"{number} attempts have a known outcome, and a fit needs {FEWEST}.")
+    every = _collect_attempts(log, retries)
+    attempts = Attempts(*(part[retries.labelled] for part in every))
     candidates = departures.make_contexts(log)
     if contexts not in (None, *candidates):
         raise LogError(f"contexts={contexts} must be one of {', '.join(candidates)}.")
-    chosen = departures.choose_contexts(attempts, candidates, number, contexts)
+    chosen = departures.choose_contexts(attempts, candidates, len(log.models), contexts)
+    mean, draws, chances, overlap = _correct(log, attempts, chosen, candidates, retries, seed)
+    level = departures.find_outcome_level(
+        retries.query[retries.labelled], retries.attempt[retries.labelled], attempts,
+        chances[attempts.text, attempts.model],
+    )  # fmt: skip
+    timing, notes = scenario.measure_timing(
+        log, retries, round_seconds, channels, arrivals == "profile"
+    )
+    # Retries that follow no failure are new queries.
+    first = every.text[retries.before < 0]
+    queries = frame.height - precision * (frame.height - len(first))
+    timing = timing._replace(arrival_rate=timing.arrival_rate * queries / len(first))
+    # Prompts of the pool: a sample of the queries, each as often as it came.
+    order = np.random.default_rng(seed).permutation(len(first))
+    sample = first[order[: scenario.MAX_PROMPTS]]
     x = chosen.contexts
+    described = departures.standardize(np.column_stack([x, candidates.get("statistics", x)[:, 1:]]))
+    low, high = _bound_satisfaction(log, attempts, retries, chances, departures.standardize(x))
+    scale = float(np.linalg.norm(x, axis=1).max())
+    arrays = ScenarioArrays(
+        x[sample] / scale, draws * scale, mean * scale,
+        _predict(log, "cost", described, sample), _predict(log, "latency", described, sample),
+        low[sample], high[sample], overlap.supported[sample], overlap.propensities[sample],
+    )  # fmt: skip
+    about = {
+        "log": f"a log of {frame.height:,} requests, hash {log.digest}", "models": log.models,
+        "precision": precision, "outcome": outcome or level.level,
+        "round_seconds": timing.round_seconds, "arrival_rate": timing.arrival_rate,
+        "channels": timing.channels, "attempts_a_query": frame.height / queries,
+        "rows": frame.height, "queries": round(queries),
+        "priced": frame["cost"].null_count() < frame.height,
+    } | _measure_rates(log, every, attempts, precision)  # fmt: skip
+    about |= _measure_parity(log, retries, attempts, chances) if log.timed else {}
+    return LogFit(arrays, timing, about, chosen, overlap, level, notes)
+
+
+def _collect_attempts(log: RequestLog, retries: Retries) -> Attempts:
+    """Return all attempts. A retry is as good as the prompt that began its query."""
+    users, text = log.frame["user"].to_numpy(), log.frame["text"].to_numpy()[retries.query]
+    # Too few users do not show how they differ.
+    known = (users >= 0) & (len(np.unique(users)) >= FEWEST_USERS)
+    return Attempts(
+        text.astype(int), log.frame["model"].to_numpy().astype(int), 1.0 - retries.retried,
+        np.where(known, users, len(users) + retries.query),
+    )  # fmt: skip
+
+
+def _correct(
+    log: RequestLog, attempts: Attempts, chosen: ChosenContexts,
+    candidates: Mapping[str, np.ndarray], retries: Retries, seed: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Overlap]:  # fmt: skip
+    """Move each LLM's departures towards the doubly robust estimate.
+
+    Returns:
+        The coefficients' mean [N, E] and draws [D, N, E] after the correction, the fitted chances
+        [texts + 1, N] before it, and the overlap.
+    """
+    x, number = chosen.contexts, len(log.models)
     mean = np.einsum("k,kne->ne", chosen.weights, [one.mean for one in chosen.fits])
     draws = chosen.draw(np.random.default_rng(seed), scenario.DRAWS)
     chances, values = np.zeros((len(x), number)), np.zeros((SOME, number))
@@ -95,53 +143,19 @@ def fit_log(
         chance = expit(x @ drawn.T)
         chances += chance / SOME
         value[:] = chance[attempts.text].mean(axis=0)
-    logged = frame["propensity"].to_numpy()[labelled]
+    logged = log.frame["propensity"].to_numpy()[retries.labelled]
     known = None if np.isnan(logged.astype(float)).any() else logged
     # Propensities follow the prompt even where departures do not.
     routed = candidates.get("words", x) if chosen.name == "none" else x
-    checks = departures.check_overlap(
+    overlap = departures.check_overlap(
         attempts, routed, chances, values.std(axis=0), known, log.models
     )
     slope = (chances * (1 - chances))[attempts.text].mean(axis=0)
-    bias, error = (one / slope for one in departures.estimate_bias(checks.table))
+    bias, error = (one / slope for one in departures.estimate_bias(overlap.table))
     mean[:, 0] += bias
     noise = np.random.default_rng(seed + 1).standard_normal(draws.shape[:2])
     draws[:, :, 0] += bias + error * noise
-    level = departures.find_outcome_level(
-        retries.query[labelled], retries.attempt[labelled], attempts,
-        chances[attempts.text, attempts.model],
-    )  # fmt: skip
-    timing, notes = scenario.measure_timing(
-        log, retries, round_seconds, channels, arrivals == "profile"
-    )
-    low, high = _bound_satisfaction(log, attempts, labelled, chances, departures.standardize(x))
-    # Prompts of the pool: a sample of the queries, each as often as it came.
-    first = every.text[retries.before < 0]
-    order = np.random.default_rng(seed).permutation(len(first))
-    sample = first[order[: scenario.MAX_PROMPTS]]
-    # Retries that follow no failure are new queries.
-    queries = frame.height - precision * (frame.height - len(first))
-    timing = timing._replace(arrival_rate=timing.arrival_rate * queries / len(first))
-    described = departures.standardize(np.column_stack([x, candidates.get("statistics", x)[:, 1:]]))
-    scale = float(np.linalg.norm(x, axis=1).max())
-    arrays = ScenarioArrays(
-        x[sample] / scale, draws * scale, mean * scale,
-        _predict(log, "cost", described, sample), _predict(log, "latency", described, sample),
-        low[sample], high[sample], checks.supported[sample], checks.propensities[sample],
-    )  # fmt: skip
-    rate = 1 - attempts.departs.mean()
-    shares = np.array([every.departs[every.model == j].mean() for j in range(number)])
-    retried = 1 - expit(correct_log_odds(logit(shares), precision, rate))
-    about = {
-        "log": f"a log of {frame.height:,} requests, hash {log.digest}", "models": log.models,
-        "precision": precision, "outcome": outcome or level.level,
-        "round_seconds": timing.round_seconds, "arrival_rate": timing.arrival_rate,
-        "channels": timing.channels, "attempts_a_query": frame.height / queries,
-        "retried": dict(zip(log.models, retried.tolist(), strict=True)), "retry_rate": rate,
-        "rows": frame.height, "queries": round(queries), "price_errors": _price_errors(log),
-        "priced": frame["cost"].null_count() < frame.height,
-    } | _measure_parity(log, retries, attempts, labelled, chances)  # fmt: skip
-    return LogFit(arrays, timing, about, chosen, checks, level, notes)
+    return mean, draws, chances, overlap
 
 
 def _predict(log: RequestLog, column: str, contexts: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -168,15 +182,26 @@ def _predict(log: RequestLog, column: str, contexts: np.ndarray, sample: np.ndar
     return means
 
 
-def _price_errors(log: RequestLog) -> list[float]:
-    """Return the standard error of each LLM's mean cost, relative to it: [N]."""
+def _measure_rates(
+    log: RequestLog, every: Attempts, attempts: Attempts, precision: float
+) -> dict[str, Any]:
+    """Return how often requests are retried, of all and by LLM, and the error of mean prices.
+
+    `retried` is corrected for retries that follow no failure, `retry_rate` is not; `price_errors`
+    are the standard errors of the LLMs' mean costs, relative to these.
+    """
+    rate = 1 - attempts.departs.mean()
+    shares = np.bincount(every.model, every.departs) / np.bincount(every.model)
+    retried = 1 - expit(correct_log_odds(logit(shares), precision, rate))
     cost = pl.col("cost")
     error = (cost.std() / cost.count().sqrt() / cost.mean()).fill_nan(0.0).fill_null(0.0)
-    return log.frame.group_by("model").agg(error).sort("model")["cost"].to_list()
+    errors = log.frame.group_by("model").agg(error).sort("model")["cost"].to_list()
+    by_model = dict(zip(log.models, retried.tolist(), strict=True))
+    return {"retried": by_model, "retry_rate": rate, "price_errors": errors}
 
 
 def _measure_parity(
-    log: RequestLog, retries: Retries, attempts: Attempts, labelled: np.ndarray, chances: np.ndarray
+    log: RequestLog, retries: Retries, attempts: Attempts, chances: np.ndarray
 ) -> dict[str, Any]:
     """Return what the log's own policy has to give back, besides attempts and retry rates.
 
@@ -185,15 +210,11 @@ def _measure_parity(
     furthest from the fit's, both rates, and the p-value among all hours, of those with enough
     attempts.
     """
-    if not log.timed:
-        return {}
     begin, end = log.frame["time"].to_numpy(), log.frame["ended"].to_numpy()
     first, query = np.unique(retries.query, return_inverse=True)
     last = np.zeros(len(first))
     np.maximum.at(last, query, end)
-    whole = labelled[first]
-    gaps = measure_gaps(log, retries)
-    hour = (begin[labelled] // 3600 % 24).astype(int)
+    hour = (begin[retries.labelled] // 3600 % 24).astype(int)
     chance = chances[attempts.text, attempts.model]
     number, logged, fitted, spread = (
         np.bincount(hour, weight, 24)
@@ -205,14 +226,14 @@ def _measure_parity(
     tail = float(min(1.0, 2 * usual.sum() * scipy.stats.norm.sf(scores[worst])))
     rates = [float(part[worst] / max(number[worst], 1)) for part in (logged, fitted)]
     return {
-        "stay": float((last - begin[first])[whole].mean()),
+        "stay": float((last - begin[first])[retries.labelled[first]].mean()),
         "latency": float((end - begin).mean()),
-        "pause": float(gaps.mean()) if len(gaps) else None,
+        "pause": float(retries.gaps.mean()) if len(retries.gaps) else None,
     } | ({"hour": [worst, *rates, tail]} if usual.any() else {})
 
 
 def _bound_satisfaction(
-    log: RequestLog, attempts: Attempts, labelled: np.ndarray, chances: np.ndarray, x: np.ndarray
+    log: RequestLog, attempts: Attempts, retries: Retries, chances: np.ndarray, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return bounds on the probability that a departed query was satisfied: [texts + 1, N] twice.
 
@@ -224,22 +245,22 @@ def _bound_satisfaction(
     """
     from sklearn.linear_model import LogisticRegression
 
-    frame, number = log.frame, len(log.models)
-    rated = frame["outcome"].is_not_null().to_numpy()[labelled]
+    outcome = log.frame["outcome"].filter(retries.labelled)
+    rated, good = outcome.is_not_null().to_numpy(), outcome.fill_null(0.0).to_numpy()
     least = float(chances[:-1].min()) if len(chances) > 1 else float(chances.min())
     low = (chances - least) / (1 - least) / chances
     high = np.ones_like(chances)
     if not rated.any():
         return np.clip(low, 0, 1), high
-    good = frame["outcome"].fill_null(0.0).to_numpy()[labelled]
     weight = np.ones(len(rated))
     if not rated.all():
         features = np.column_stack([
-            x[attempts.text], attempts.model[:, None] == np.arange(number), attempts.departs
+            x[attempts.text], attempts.model[:, None] == np.arange(len(log.models)),
+            attempts.departs,
         ])  # fmt: skip
         raters = LogisticRegression(max_iter=200).fit(features, rated)
         weight = 1 / np.maximum(raters.predict_proba(features)[:, 1], 0.2 * rated.mean())
-    for j in range(number):
+    for j in range(len(log.models)):
         mine = (attempts.model == j) & rated & (attempts.departs > 0)
         own = weight[mine]
         effective = own.sum() ** 2 / max((own**2).sum(), 1e-12)

@@ -12,7 +12,7 @@ import polars as pl
 
 from cqbjax.log_analysis.requests import RequestLog
 from cqbjax.logs.conversations import SECOND
-from cqbjax.logs.linking import LinkingRule, link_conversations
+from cqbjax.logs.linking import LinkingRule, find_retrials
 from cqbjax.logs.shards import LogError
 
 # Least cosine of TF-IDF vectors, and of embeddings; most seconds between an answer and its retry.
@@ -27,6 +27,12 @@ class Retries(NamedTuple):
         before: [n] the row that each request retries, -1 if it begins a query.
         query: [n] the first row of its query.
         attempt: [n] 1 for the first request of a query.
+        retried: [n] bool whether each request was retried.
+        labelled: [n] bool whether a retry of each request would be in the log. The last requests
+            are left out, within the time in which 95% of the retries come, since the log ends
+            before some of their users return.
+        gaps: [retries] seconds between the answers and their retries, not negative.
+        max_gap: most seconds from an answer to its retry.
         how: how they were found, in words.
         rule: the linking rule, or None if the log marks retries.
     """
@@ -34,6 +40,10 @@ class Retries(NamedTuple):
     before: np.ndarray
     query: np.ndarray
     attempt: np.ndarray
+    retried: np.ndarray
+    labelled: np.ndarray
+    gaps: np.ndarray
+    max_gap: float
     how: str
     rule: LinkingRule | None
 
@@ -52,27 +62,38 @@ def find_retries(
     Raises:
         LogError: the log marks no retries and has no users, or no prompts.
     """
-    frame = log.frame
-    marked = _read_marked(frame)
+    marked, rule = _read_marked(log.frame), None
     if marked is not None:
-        return _follow(*marked, None)
-    for what, column in (("user", "user"), ("prompt", "text")):
-        if (frame[column] < 0).all() or (what == "prompt" and not log.with_prompts):
-            raise LogError(
-                f"the log marks no retries and has no {what}, so they cannot be linked: map a "
-                f"column with columns={{{what}: NAME}}."
-            )
-    kind, default = "words", SIMILAR_WORDS
-    if log.embeddings is not None:
-        kind, default = "embeddings", SIMILAR_EMBEDDINGS
-    rule = LinkingRule(default if threshold is None else threshold)
-    vectors = similarity_vectors(log) if rule.threshold < 1 else None
-    before = _link(log, rule, vectors, max_gap)
-    how = (
-        f"linked: same user, cosine of {kind} at least {rule.threshold:g}, within {max_gap:g} s "
-        "of the answer"
-    )
-    return _follow(before, how, rule)
+        before, how = marked
+    else:
+        for what, column in (("user", "user"), ("prompt", "text")):
+            if (log.frame[column] < 0).all() or (what == "prompt" and not log.with_prompts):
+                raise LogError(
+                    f"the log marks no retries and has no {what}, so they cannot be linked: map a "
+                    f"column with columns={{{what}: NAME}}."
+                )
+        kind, default = "words", SIMILAR_WORDS
+        if log.embeddings is not None:
+            kind, default = "embeddings", SIMILAR_EMBEDDINGS
+        rule = LinkingRule(default if threshold is None else threshold)
+        vectors = similarity_vectors(log) if rule.threshold < 1 else None
+        before = _link(log, rule, vectors, max_gap)
+        how = (
+            f"linked: same user, cosine of {kind} at least {rule.threshold:g}, within {max_gap:g} "
+            "s of the answer"
+        )
+    rows, number = np.flatnonzero(before >= 0), len(before)
+    query, attempt = np.arange(number), np.ones(number, np.int64)
+    for row in rows:  # in order: a retry comes after what it retries
+        query[row] = query[before[row]]
+        attempt[row] = attempt[before[row]] + 1
+    time, ended = log.frame["time"].to_numpy(), log.frame["ended"].to_numpy()
+    gaps, labelled = np.maximum(time[rows] - ended[before[rows]], 0.0), np.ones(number, bool)
+    if log.timed:
+        longest = float(np.quantile(gaps, 0.95)) if len(gaps) else 0.0
+        labelled = ended <= time.max() - min(longest, max_gap)
+    retried = np.isin(np.arange(number), before)
+    return Retries(before, query, attempt, retried, labelled, gaps, max_gap, how, rule)
 
 
 def similarity_vectors(log: RequestLog) -> np.ndarray:
@@ -88,26 +109,30 @@ def similarity_vectors(log: RequestLog) -> np.ndarray:
 
 def _read_marked(frame: pl.DataFrame) -> tuple[np.ndarray, str] | None:
     """Return the row that each request retries as the log marks it, and how; None: it does not."""
-    rows = frame.with_columns(row=pl.int_range(pl.len()))
+    frame = frame.with_columns(row=pl.int_range(pl.len()))
+    row, previous = pl.col("row"), pl.col("row").shift(1)
+    again = None
     if (frame["retry_of"] != 0).any():
-        first = rows.filter(pl.col("request") != 0).unique("request", keep="first")
-        found = rows["retry_of"].replace_strict(first["request"], first["row"], default=-1)
-        before = found.to_numpy()
-        return np.where(before < np.arange(len(before)), before, -1), "as the log says (retry_of)"
-    if (frame["chain"] != 0).any():
-        one = pl.when(pl.col("chain") != 0).then(pl.col("row").shift(1).over("chain"))
-        return rows.select(one.fill_null(-1)).to_series().to_numpy(), "as the log says (chain)"
-    least = frame["attempt"].min()
-    if least is not None and frame["attempt"].max() != least:
-        again = (pl.col("attempt") > least).fill_null(False)
-        how = "as the log says (attempt): of the user's request before"
+        first = frame.filter(pl.col("request") != 0).unique("request", keep="first")
+        found = pl.col("retry_of").replace_strict(first["request"], first["row"], default=-1)
+        before, how = pl.when(found < row).then(found), "retry_of)"
+    elif (frame["chain"] != 0).any():
+        before, how = pl.when(pl.col("chain") != 0).then(previous.over("chain")), "chain)"
+    elif frame["attempt"].drop_nulls().n_unique() > 1:
+        again, how = (
+            pl.col("attempt") > pl.col("attempt").min(),
+            "attempt): of the user's request before",
+        )
     elif frame["regenerated"].any():
-        again = pl.col("regenerated").shift(1).over("user").fill_null(False)
-        how = "as the log says (regenerated): the user's next request"
+        again, how = (
+            pl.col("regenerated").shift(1).over("user"),
+            "regenerated): the user's next request",
+        )
     else:
         return None
-    one = pl.when(again & (pl.col("user") >= 0)).then(pl.col("row").shift(1).over("user"))
-    return rows.select(one.fill_null(-1)).to_series().to_numpy(), how
+    if again is not None:
+        before = pl.when(again & (pl.col("user") >= 0)).then(previous.over("user"))
+    return frame.select(before.fill_null(-1)).to_series().to_numpy(), f"as the log says ({how}"
 
 
 def _link(
@@ -137,64 +162,24 @@ def _link(
         arrival=(pl.col("time") * scale).cast(pl.Int64),
         ended=(pl.col("ended") * scale).cast(pl.Int64) - 1,
     )  # fmt: skip
-    chains = link_conversations(linked, vectors, rule)
-    members = rows["row"].to_numpy()[chains.members].astype(np.int64)
-    later = np.setdiff1d(np.arange(len(members)), chains.first)
-    before[members[later]] = members[later - 1]
+    linked_before, _ = find_retrials(linked, vectors, rule)
+    members, later = rows["row"].to_numpy().astype(np.int64), np.flatnonzero(linked_before >= 0)
+    before[members[later]] = members[linked_before[later]]
     if log.timed:
         time, ended = log.frame["time"].to_numpy(), log.frame["ended"].to_numpy()
         before[(before >= 0) & (time - ended[before] > max_gap)] = -1
     return before
 
 
-def _follow(before: np.ndarray, how: str, rule: LinkingRule | None) -> Retries:
-    """Return the retries with the first row and the number of attempts of each query."""
-    query, attempt = np.arange(len(before)), np.ones(len(before), np.int64)
-    for row in np.flatnonzero(before >= 0):  # in order: a retry comes after what it retries
-        query[row] = query[before[row]]
-        attempt[row] = attempt[before[row]] + 1
-    return Retries(before, query, attempt, how, rule)
-
-
-def find_retried(retries: Retries) -> np.ndarray:
-    """Return whether each request was retried: [n] bool."""
-    return np.isin(np.arange(len(retries.before)), retries.before)
-
-
-def find_labelled(log: RequestLog, retries: Retries, max_gap: float = MAX_GAP) -> np.ndarray:
-    """Return the requests whose retry would be in the log: [n] bool.
-
-    The last ones are left out, within the time in which 95% of the retries come, since the log
-    ends before some of their users return.
-    """
-    if not log.timed:
-        return np.ones(log.frame.height, bool)
-    time, ended = log.frame["time"].to_numpy(), log.frame["ended"].to_numpy()
-    gaps = measure_gaps(log, retries)
-    longest = float(np.quantile(gaps, 0.95)) if len(gaps) else 0.0
-    return ended <= time.max() - min(longest, max_gap)
-
-
-def measure_gaps(log: RequestLog, retries: Retries) -> np.ndarray:
-    """Return the seconds between the answers and their retries, not negative."""
-    rows = np.flatnonzero(retries.before >= 0)
-    time, ended = log.frame["time"].to_numpy(), log.frame["ended"].to_numpy()
-    return np.maximum(time[rows] - ended[retries.before[rows]], 0.0)
-
-
-def measure_sensitivity(
-    log: RequestLog, retries: Retries, max_gap: float
-) -> list[tuple[str, float]]:
+def measure_sensitivity(log: RequestLog, retries: Retries) -> dict[str, float]:
     """Return the retry rate under other rules of linking; empty if the log marks retries."""
     if retries.rule is None:
-        return []
-    vectors, rates = similarity_vectors(log), []
-    for threshold in (min(retries.rule.threshold + 0.1, 0.99), retries.rule.threshold - 0.1, 1.0):
-        before = _link(log, LinkingRule(threshold), vectors, max_gap)
-        label = "identical prompts" if threshold == 1 else f"cosine at least {threshold:.2g}"
-        rates.append((label, float((before >= 0).mean())))
-    gaps = measure_gaps(log, retries)
-    for share in (0.5, 0.1) if log.timed else ():
-        rate = float((gaps <= share * max_gap).sum() / log.frame.height)
-        rates.append((f"within {share * max_gap:g} s", rate))
+        return {}
+    vectors, threshold, rates = similarity_vectors(log), retries.rule.threshold, {}
+    for other in (min(threshold + 0.1, 0.99), threshold - 0.1, 1.0):
+        label = "identical prompts" if other == 1 else f"cosine at least {other:.2g}"
+        before = _link(log, LinkingRule(other), vectors, retries.max_gap)
+        rates[label] = float((before >= 0).mean())
+    for longest in (0.5 * retries.max_gap, 0.1 * retries.max_gap) if log.timed else ():
+        rates[f"within {longest:g} s"] = float((retries.gaps <= longest).sum() / log.frame.height)
     return rates

@@ -21,7 +21,7 @@ from cqbjax.core.inputs import TableNames
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Outcome, Problem, Workload
 from cqbjax.log_analysis.requests import RequestLog
-from cqbjax.log_analysis.retries import Retries, measure_gaps
+from cqbjax.log_analysis.retries import Retries
 from cqbjax.logs.shards import LogError
 from cqbjax.sources import PromptPool
 from cqbjax.sources.preference_drift import SourceWrapper
@@ -125,7 +125,6 @@ class Timing(NamedTuple):
         round_seconds: length of a round.
         arrival_rate: queries a round.
         channels: requests in service at a time.
-        part: the simulated share of the service.
         arrivals: [m] seconds of the queries' arrivals.
         gaps: [g] seconds from an answer to its retry, censored ones accounted for, and corrected
             for whole rounds.
@@ -134,7 +133,6 @@ class Timing(NamedTuple):
     round_seconds: float
     arrival_rate: float
     channels: int
-    part: float
     arrivals: np.ndarray
     gaps: np.ndarray
 
@@ -202,13 +200,11 @@ def measure_timing(
     Raises:
         LogError: the log is too short to tell arrivals or gaps.
     """
-    frame, notes, number = log.frame, [], len(log.models)
-    first = retries.before < 0
-    times, gaps = frame["time"].to_numpy()[first], measure_gaps(log, retries)
+    frame, gaps, notes = log.frame, retries.gaps, list[str]()
+    times = frame["time"].to_numpy()[retries.before < 0]
     if not log.timed:
         notes.append("No times: queries arrive at random, half a query a round; retries at once.")
-        even = np.arange(len(times), dtype=float)
-        return Timing(1.0, LIGHT, 1, 1.0, even, np.ones(1)), notes
+        return Timing(1.0, LIGHT, 1, np.arange(len(times), dtype=float), np.ones(1)), notes
     span = float(frame["time"][-1] - frame["time"][0])
     if len(times) < 50 or (len(gaps) and span < 5 * np.quantile(gaps, 0.95)):
         raise LogError(
@@ -220,45 +216,52 @@ def measure_timing(
     seconds = by_model.fill_null(by_model.mean() or 0.0).to_numpy()
     if by_model.null_count() == len(by_model):
         notes.append("No latencies: each attempt takes one round.")
-        seconds = np.zeros(number)
+    usual = float(np.average(seconds, weights=np.bincount(frame["model"].to_numpy())))
     # A round no longer than the gaps before retries.
     slow = min(LIGHT / rate, float(np.median(gaps)) if len(gaps) else np.inf)
     length = round_seconds or max(float(seconds.min()), slow)
     part = min(1.0, BUSY / (rate * length))
-    weights = np.bincount(frame["model"].to_numpy(), minlength=number)
-    capacity = channels
     if channels is None:
         starts, ends = np.sort(frame["time"].to_numpy()), np.sort(frame["ended"].to_numpy())
         busy = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts)
         # Several answers fit into a round that is longer than they are.
-        fit = max(1.0, length / max(float(np.average(seconds, weights=weights)), 1e-9))
-        capacity = int(np.clip(np.quantile(busy, 0.999) * fit * part, 1, MAX_CHANNELS))
-        notes.append(f"Capacity is not in a log: channels={capacity} is assumed, from its peak.")
+        fit = max(1.0, length / max(usual, 1e-9))
+        channels = int(np.clip(np.quantile(busy, 0.999) * fit * part, 1, MAX_CHANNELS))
+        notes.append(f"Capacity is not in a log: channels={channels} is assumed, from its peak.")
     if part < 1:
         notes.append(f"A share of {part:.2g} of the service is simulated.")
-    if profile:
-        hours = np.bincount((times // 3600 % 24).astype(int), minlength=24).astype(float)
-        draw = np.random.default_rng(0)
-        hour = np.arange(int(np.ceil(span / 3600)))
-        chance = hours[(hour + int(times[0] // 3600)) % 24]
-        number_in = draw.poisson(len(times) * chance / chance.sum())
-        times = np.sort((np.repeat(hour, number_in) + draw.uniform(size=number_in.sum())) * 3600)
+    times = _draw_profile(times, span) if profile else times
     steps = np.diff(times, prepend=times[0])
-    pauses = steps > JUMP * steps.mean()
-    if pauses.any():
-        notes.append(f"{int(pauses.sum())} pauses in the arrivals are shortened.")
-    arrivals = np.cumsum(np.minimum(steps, JUMP * steps.mean()))[:MAX_TRACE]
-    # A gap g is seen only after answers that came at least g before the end of the log.
-    left = np.sort(frame["time"][-1] - frame["ended"].to_numpy())
-    seen = len(left) - np.searchsorted(left, gaps)
-    levels, table = (np.arange(MAX_GAPS) + 0.5) / MAX_GAPS, np.ones(1)
+    longest = JUMP * steps.mean()
+    if pauses := int((steps > longest).sum()):
+        notes.append(f"{pauses} pauses in the arrivals are shortened.")
+    arrivals = np.cumsum(np.minimum(steps, longest))[:MAX_TRACE]
+    table = np.ones(1)
     if len(gaps):
-        weight = 1 / np.maximum(seen, 1)
-        table = np.quantile(gaps, levels, weights=weight, method="inverted_cdf")
         # Whole rounds are rounded up, and an attempt takes one at least: on average neither counts.
-        usual = float(np.average(seconds, weights=weights))
-        table = np.maximum(table + 0.5 * length - max(length - usual, 0.0), 1e-3)
-    return Timing(length, rate * length * part, int(capacity or 1), part, arrivals, table), notes
+        table = _weigh_gaps(frame, gaps) + 0.5 * length - max(length - usual, 0.0)
+        table = np.maximum(table, 1e-3)
+    return Timing(length, rate * length * part, channels, arrivals, table), notes
+
+
+def _draw_profile(times: np.ndarray, span: float) -> np.ndarray:
+    """Draw arrivals at the rate of each hour of the day, within `span` seconds."""
+    hours = np.bincount((times // 3600 % 24).astype(int), minlength=24).astype(float)
+    draw, hour = np.random.default_rng(0), np.arange(int(np.ceil(span / 3600)))
+    chance = hours[(hour + int(times[0] // 3600)) % 24]
+    counts = draw.poisson(len(times) * chance / chance.sum())
+    return np.sort((np.repeat(hour, counts) + draw.uniform(size=counts.sum())) * 3600)
+
+
+def _weigh_gaps(frame: pl.DataFrame, gaps: np.ndarray) -> np.ndarray:
+    """Return quantiles of the gaps before retries, as if the log did not end: [`MAX_GAPS`].
+
+    A gap g is seen only after answers that came at least g before the end of the log.
+    """
+    left = np.sort(frame["time"][-1] - frame["ended"].to_numpy())
+    weights = 1 / np.maximum(len(left) - np.searchsorted(left, gaps), 1)
+    levels = (np.arange(MAX_GAPS) + 0.5) / MAX_GAPS
+    return np.quantile(gaps, levels, weights=weights, method="inverted_cdf")
 
 
 def choose_horizon(about: Mapping[str, Any], arrival_rate: float) -> int:

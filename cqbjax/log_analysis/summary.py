@@ -9,13 +9,7 @@ import polars as pl
 import scipy.stats
 
 from cqbjax.log_analysis.requests import RequestLog
-from cqbjax.log_analysis.retries import (
-    Retries,
-    find_labelled,
-    find_retried,
-    measure_gaps,
-    measure_sensitivity,
-)
+from cqbjax.log_analysis.retries import Retries, measure_sensitivity
 
 # What a log may lack -> what cannot be estimated without it.
 MISSING = {
@@ -35,11 +29,11 @@ def estimate_share(hits: float, total: float) -> tuple[float, float, float]:
     return hits / total if total else np.nan, float(low), float(high)
 
 
-def tabulate_models(log: RequestLog, retries: Retries | None, max_gap: float) -> pl.DataFrame:
+def tabulate_models(log: RequestLog, retries: Retries | None) -> pl.DataFrame:
     """Return a row for each LLM: requests, retry rate with interval, outcomes, cost, latency."""
     retried = labelled = np.zeros(log.frame.height, bool)
     if retries is not None:
-        retried, labelled = find_retried(retries), find_labelled(log, retries, max_gap)
+        retried, labelled = retries.retried, retries.labelled
     frame = log.frame.with_columns(retried=pl.Series(retried), labelled=pl.Series(labelled))
     rows = []
     for number, name in enumerate(log.models):
@@ -57,14 +51,13 @@ def tabulate_models(log: RequestLog, retries: Retries | None, max_gap: float) ->
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def describe(path: Path, log: RequestLog, retries: Retries | None, max_gap: float) -> Iterator[str]:
+def describe(path: Path, log: RequestLog, retries: Retries | None) -> Iterator[str]:
     """Yield the lines of the description of a log.
 
     Args:
         path: the file.
         log: from `read_log`.
         retries: from `find_retries`; None if there is no way to find them.
-        max_gap: most seconds between an answer and its retry.
     """
     frame = log.frame
     users = frame.filter(pl.col("user") >= 0)["user"].n_unique()
@@ -90,16 +83,13 @@ def describe(path: Path, log: RequestLog, retries: Retries | None, max_gap: floa
             yield f"  Missing: {consequence}."
     if retries is None:
         return
-    retried, queries = int((retries.before >= 0).sum()), int((retries.before < 0).sum())
     yield (
-        f"Retries {retries.how}: {retried / frame.height:.1%} of requests, "
-        f"{frame.height / queries:.3f} attempts a query"
+        f"Retries {retries.how}: {len(retries.gaps) / frame.height:.1%} of requests, "
+        f"{frame.height / (frame.height - len(retries.gaps)):.3f} attempts a query"
     )
-    gaps = measure_gaps(log, retries)
-    if log.timed and len(gaps):
-        median, most = np.quantile(gaps, [0.5, 0.95])
+    if log.timed and len(retries.gaps):
+        median, most = np.quantile(retries.gaps, [0.5, 0.95])
         yield f"  they come {median:,.3g} s after the answer (median; 95% within {most:,.3g} s)"
-    others = measure_sensitivity(log, retries, max_gap)
-    if others:
-        listed = ", ".join(f"{label}: {rate:.1%}" for label, rate in others)
+    if others := measure_sensitivity(log, retries):
+        listed = ", ".join(f"{label}: {rate:.1%}" for label, rate in others.items())
         yield f"  under other rules: {listed}"

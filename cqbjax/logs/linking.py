@@ -76,12 +76,33 @@ class Chains(NamedTuple):
 def link_conversations(
     log: pl.DataFrame, embeddings: np.ndarray | None, rule: LinkingRule
 ) -> Chains:
-    """Link a log's conversations to retry chains.
+    """Link a log's conversations to retry chains; arguments and errors are `find_retrials`'."""
+    before, counts = find_retrials(log, embeddings, rule)
+    after = np.full(len(before), -1)
+    linked = np.flatnonzero(before >= 0)
+    after[before[linked]] = linked
+    roots = log.with_row_index("index").filter(before < 0).sort("arrival", "row")["index"]
+    members, first = [], [0]
+    for node in roots:
+        while node >= 0:
+            members.append(node)
+            node = after[node]
+        first.append(len(members))
+    return Chains(np.asarray(members, np.int64), np.asarray(first, np.int64), *counts)
+
+
+def find_retrials(
+    log: pl.DataFrame, embeddings: np.ndarray | None, rule: LinkingRule
+) -> tuple[np.ndarray, list[int]]:
+    """Find the conversation that each one is a retrial of.
 
     Args:
         log: the `CONVERSATIONS` of `read_log`: user, text, arrival, ended and row are used.
         embeddings: [texts, d] embeddings of the distinct first prompts; None if the threshold is 1.
         rule: defines a retrial.
+
+    Returns:
+        [n] indices in the log, -1 if none, and the counts of `Chains`.
 
     Raises:
         LogError: the rule is out of range, or needs embeddings that do not exist.
@@ -102,8 +123,7 @@ def link_conversations(
             links, made = _link_user(text[group], arrival[group], ended[group], vectors, rule)
             before[group] = np.where(links >= 0, group[links], -1)
             counts += made
-    members, first = _collect_chains(before, arrival, row)
-    return Chains(members, first, *counts.tolist())
+    return before, counts.tolist()
 
 
 def _link_user(
@@ -169,24 +189,6 @@ def _find_same_texts(
         found = repeated[rows] | (same.sum(axis=1) > 1)
         for place in np.flatnonzero(found[where]):
             yield begin + int(place), same[where[place]]
-
-
-def _collect_chains(
-    before: np.ndarray, arrival: np.ndarray, row: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the members of all chains, and where each begins, roots by arrival."""
-    after = np.full(len(before), -1)
-    linked = np.flatnonzero(before >= 0)
-    after[before[linked]] = linked
-    roots = np.flatnonzero(before < 0)
-    roots = roots[np.lexsort((row[roots], arrival[roots]))]
-    members, first = [], [0]
-    for node in roots:
-        while node >= 0:
-            members.append(node)
-            node = after[node]
-        first.append(len(members))
-    return np.asarray(members, np.int64), np.asarray(first, np.int64)
 
 
 def singleton_share(lengths: np.ndarray, singles: float) -> float:

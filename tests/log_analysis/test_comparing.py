@@ -121,7 +121,7 @@ def test_single_llm_logs_compare_schedules():
 def test_fitted_logging_policy_reproduces_the_log(tmp_path):
     generate_log(7, queries=2000, worth=2.0, marked=True)[0].write_ndjson(tmp_path / "log.jsonl")
     log = requests.read_log(tmp_path / "log.jsonl")
-    fitted = fit.fit_log(log, retries.find_retries(log), retries.MAX_GAP)
+    fitted = fit.fit_log(log, retries.find_retries(log))
     files = scenario.write_scenario("ours", fitted.arrays, fitted.timing, fitted.about, tmp_path)
     source = cqbjax_scenario(files, fitted.timing.gaps / fitted.timing.round_seconds)
     shown = compare.compare(

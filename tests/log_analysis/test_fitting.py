@@ -32,7 +32,7 @@ def read(tmp_path, frame, **keys):
 def planted(tmp_path_factory):
     frame, truth = generate_log(3, queries=3000, worth=1.2, confounding=1.5, marked=True)
     log, found = read(tmp_path_factory.mktemp("planted"), frame)
-    return frame, truth, fit.fit_log(log, found, retries.MAX_GAP)
+    return frame, truth, fit.fit_log(log, found)
 
 
 def by_name(truth, models):
@@ -57,7 +57,7 @@ def test_departure_estimates_recover_the_truth_under_confounded_routing(planted)
 
 def test_uninformative_contexts_give_no_gain(tmp_path):
     log, found = read(tmp_path, generate_log(4, queries=1500, worth=0.0, marked=True)[0])
-    fitted = fit.fit_log(log, found, retries.MAX_GAP)
+    fitted = fit.fit_log(log, found)
     assert fitted.chosen.gains[fitted.chosen.name][0] < 0.002
     chances = expit(fitted.arrays.contexts @ fitted.arrays.mean.T)
     assert chances.max(axis=1).mean() - chances.mean(axis=0).max() < 0.03
@@ -126,7 +126,7 @@ def test_prompts_without_overlap_are_not_compared(tmp_path):
     frame, _ = generate_log(5, queries=1500, worth=1.0, marked=True)
     topic = pl.col("prompt").str.contains(f": ({'|'.join(TOPICS['python'])})")
     log, found = read(tmp_path, frame.filter(~(topic & (pl.col("model") == "llm-a"))))
-    lines = "\n".join(fit.report(fit.fit_log(log, found, retries.MAX_GAP, contexts="words")))
+    lines = "\n".join(fit.report(fit.fit_log(log, found, contexts="words")))
     assert "NOT COMPARED: llm-a with" in lines
 
 
@@ -150,7 +150,7 @@ def test_costs_and_latencies_are_adjusted_for_prompt_length(tmp_path):
         for i, (n, m) in enumerate(zip(length, model, strict=True))
     ]  # fmt: skip
     log, found = read(tmp_path, pl.DataFrame(rows))
-    fitted = fit.fit_log(log, found, retries.MAX_GAP)
+    fitted = fit.fit_log(log, found)
     usd = dict(zip(log.models, fitted.arrays.dollars.mean(axis=0), strict=True))
     mean = 1e-5 * length.mean()
     assert abs(usd["long"] / mean - 1) < 0.1 and abs(usd["short"] / mean / 2 - 1) < 0.1
@@ -173,7 +173,7 @@ def test_hours_with_few_attempts_do_not_fail_parity(tmp_path):
         for i in range(240)
     ]
     log, found = read(tmp_path, pl.DataFrame(rows))
-    about = fit.fit_log(log, found, retries.MAX_GAP).about
+    about = fit.fit_log(log, found).about
     assert "hour" not in about and about["stay"] == 0
 
 
@@ -190,7 +190,7 @@ def test_satisfaction_weights_ratings_by_inverse_rating_probability(tmp_path):
         for i in range(size)
     ]  # fmt: skip
     log, found = read(tmp_path, pl.DataFrame(rows, infer_schema_length=None))
-    arrays = fit.fit_log(log, found, retries.MAX_GAP, contexts="words").arrays
+    arrays = fit.fit_log(log, found, contexts="words").arrays
     assert arrays.low.mean() < 0.65 < arrays.high.mean() and arrays.low.mean() > 0.55
 
 
@@ -206,7 +206,7 @@ def test_censored_return_gaps_are_reweighted(tmp_path):
     ]  # fmt: skip
     log, found = read(tmp_path, pl.DataFrame(rows, infer_schema_length=None))
     timing, _ = scenario.measure_timing(log, found, None, None, False)
-    naive = retries.measure_gaps(log, found).mean()
+    naive = found.gaps.mean()
     gaps = timing.gaps + 0.5 * timing.round_seconds  # which are corrected for whole rounds
     assert naive < 488 and abs(gaps.mean() - 500) < 9
 
@@ -232,7 +232,7 @@ def test_short_logs_are_refused(tmp_path):
         scenario.measure_timing(log, found, None, None, False)
     few = dataclasses.replace(log, frame=log.frame.head(20))
     with pytest.raises(LogError, match="attempts have a known outcome, and a fit needs 100"):
-        fit.fit_log(few, retries.find_retries(few), retries.MAX_GAP)
+        fit.fit_log(few, retries.find_retries(few))
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def test_linked_retries_match_marked_retries(tmp_path):
     assert marked.rule is None and linked.rule is not None
     np.testing.assert_array_equal(marked.before, linked.before)
     assert marked.attempt.max() > 3 and (marked.query <= np.arange(frame.height)).all()
-    rates = summary.tabulate_models(log, linked, retries.MAX_GAP)
+    rates = summary.tabulate_models(log, linked)
     failing = 1 - np.average(truth.departure, axis=0)
     assert abs(np.average(rates["retried"], weights=rates["requests"]) - failing.mean()) < 0.1
 
@@ -187,10 +187,10 @@ def test_a_retry_must_come_within_the_gap(tmp_path):
     assert (retries.find_retries(log, max_gap=5.0).before >= 0).sum() == 0
     # The next request of a user comes 7.5 seconds after the answer: the last ones have no retry.
     found = retries.find_retries(log)
-    labelled = retries.find_labelled(log, found)
+    labelled = found.labelled
     assert labelled.sum() == 32
     # Each of the others was retried, of either LLM.
-    assert summary.tabulate_models(log, found, retries.MAX_GAP)["retried"].to_list() == [1.0, 1.0]
+    assert summary.tabulate_models(log, found)["retried"].to_list() == [1.0, 1.0]
 
 
 def test_logs_store_no_prompts_or_user_names(tmp_path):
