@@ -35,6 +35,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 # Learners, labels and titles.
 WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 RETRIES, SCHEDULES = ("same", "fallback"), ("oldest", "least_served")
+LEFT = -0.35  # end of the axis in README's picture
 
 
 def cross_cells(rows: pl.DataFrame) -> tuple[list[str], np.ndarray]:
@@ -106,75 +107,72 @@ def analyse(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw_combinations(rows: pl.DataFrame) -> Figure:
-    """Draw each learner's score in the four combinations: a panel for each task on real prompts."""
-    every = {task.name: task for task in tasks.list_tasks()}
-    cells = {name: cross_cells(rows.filter(task=name)) for name in every}
-    synthetic = [c for name, c in cells.items() if c[0] and not every[name].on_prompts]
-    panels = {"Synthetic (mean of ten)": (
-        synthetic[0][0], np.mean([crossed.mean(0) for _, crossed in synthetic], axis=0)
-    )}  # fmt: skip
-    panels |= {
-        every[name].title: (learners, crossed.mean(0))
-        for name, (learners, crossed) in cells.items() if learners and every[name].on_prompts
-    }  # fmt: skip
+    """Draw the learners' scores in the four combinations: a panel for each task on real prompts."""
+    crossed = {task: cross_cells(rows.filter(task=task.name)) for task in tasks.list_tasks()}
+    cells = {task: cell for task, cell in crossed.items() if cell[0]}
+    panels = {task.title: cell for task, cell in cells.items() if task.on_prompts}
+    synthetic = [cell for task, cell in cells.items() if not task.on_prompts]
+    panels["Synthetic data"] = synthetic[0][0], np.concatenate([scored for _, scored in synthetic])
     with fonts(9.0):
-        figure = Figure(figsize=(7.0, 6.4), layout="constrained")
+        figure = Figure(figsize=(7.0, 5.2), layout="constrained")
         axes = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
-        for panel, (title, (learners, means)) in zip(axes, panels.items(), strict=True):
-            at = [-WORDS["learners"].index(name) for name in learners]
-            for own, (label, color, fill, marker, size) in zip(
-                means.reshape(-1, 4).T, WORDS["combinations"], strict=True
-            ):
-                panel.plot(np.maximum(own, -0.55), at, marker, label=label, color=color, mfc=fill,
-                           ms=size, clip_on=False)  # fmt: skip
+        for panel, (title, (learners, scored)) in zip(axes, panels.items(), strict=True):
+            means = np.maximum(scored.mean(0).reshape(-1, 4), -0.55)
+            for name, own in zip(learners, means, strict=True):
+                label, color, order = "other learners", "#BBBBBB", 2
+                if name in WORDS["named"]:
+                    label, color, order = find_style(name).name, find_style(name).color, 3
+                panel.plot(own, range(4), "o", ms=5, clip_on=False, zorder=order, color=color,
+                           label=label)  # fmt: skip
+            panel.axvline(0, color="black", lw=0.8)
             panel.set_title(title, loc="left", fontsize=9, fontweight="bold")
-            names = [find_style(name).name for name in WORDS["learners"]]
-            panel.set_yticks(range(0, -len(names), -1), names)
-            panel.set(xlim=(-0.6, 1.05), xticks=(-0.5, 0, 0.5, 1))
+            panel.set_yticks(range(4), WORDS["combinations"])
+            panel.set(xlim=(-0.6, 1.05), ylim=(-0.5, 3.5), xticks=(-0.5, 0, 0.5, 1))
             panel.tick_params(left=False)
             panel.grid(lw=0.4)
-        axes[0].text(-0.45, -8, WORDS["missing"], va="center", backgroundcolor="white")
         for panel in axes[3:]:
             panel.set_xlabel("Score")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2,
+        handles, words = axes[0].get_legend_handles_labels()
+        unique = dict(zip(words, handles, strict=True))
+        figure.legend(unique.values(), unique, loc="outside lower left", ncols=4,
                       frameon=False, alignment="left", title=WORDS["design_note"])  # fmt: skip
         figure.suptitle(WORDS["design_title"], fontsize=10, fontweight="bold", x=0.01, ha="left")
     return figure
 
 
 def draw_summary(rows: pl.DataFrame) -> Figure:
-    """Draw the scores of the policies of README: a dot for each task, and the mean over tasks."""
-    families = {"Synthetic data": False, "Real prompts": True}
-    names = {task.name: task.on_prompts for task in tasks.list_tasks()}
-    means = rows.group_by("task", "policy").agg(pl.col("score").mean())
-    blocks = []
-    for family, on_prompts in families.items():
-        chosen = [name for name, own in names.items() if own == on_prompts and name != "replay"]
-        of_family = means.filter(pl.col("task").is_in(chosen))
-        shown = of_family.filter(pl.col("policy").is_in([*WORDS["shown"]]))
-        ranked = shown.group_by("policy").agg("score", mean=pl.col("score").mean()).sort("mean")
-        blocks.append((f"{family}, {len(chosen)} scenarios", ranked))
+    """Draw the mean scores of README's policies, without and with both rules for retries."""
+    labels = WORDS["shown"][::-1]
     with fonts(15.0), matplotlib.rc_context({"axes.spines.left": False}):
-        heights = [len(ranked) + 1 for _, ranked in blocks]
-        figure = Figure(figsize=(8.4, 1.9 + 0.33 * sum(heights)), layout="constrained")
-        panels = figure.subplots(2, 1, height_ratios=heights, sharex=True)
-        for panel, (name, ranked) in zip(panels, blocks, strict=True):
-            for place, row in enumerate(ranked.iter_rows(named=True)):
-                style = find_style(row["policy"])
-                panel.plot(np.clip(row["score"], -0.04, None), [place] * len(row["score"]), "|",
-                           color=style.color, ms=11, mew=1.4, alpha=0.6)  # fmt: skip
-                marker = "o" if row["mean"] >= -0.04 else "<"
-                panel.plot(max(row["mean"], -0.04), place, marker, color=style.color, ms=11)
-                if marker == "<":
-                    panel.text(0.01, place, f"{row['mean']:.1f}", va="center", fontsize=13)
-            panel.set_yticks(range(ranked.height), [WORDS["shown"][x] for x in ranked["policy"]])
-            panel.set_title(name, loc="left", fontsize=16, fontweight="bold")
-            panel.set(xlim=(-0.06, 1.03), ylim=(-0.6, ranked.height - 0.4))
-            panel.tick_params(left=False)
-            panel.grid(axis="x", lw=0.5)
-        panels[1].set_xlabel("score: 0 random routing, 1 the oracle")
-        note = f"| one scenario, ● mean over scenarios\n{WORDS['note']}"
-        figure.supxlabel(note, fontsize=12, x=0.01, ha="left")
+        figure = Figure(figsize=(8.4, 6.0), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, (title, on_prompts) in zip(axes, WORDS["families"].items(), strict=True):
+            chosen = [x.name for x in tasks.list_tasks() if x.on_prompts == on_prompts]
+            of_family = rows.filter(pl.col("task").is_in(chosen), pl.col("task") != "replay")
+            means = of_family.group_by("policy", "seed").agg(pl.col("score").mean())
+            for place, learner in enumerate(labels):
+                color, ends = find_style(learner).color, []
+                for rules, fill in (("", "white"), ("_fallback_least_served", color)):
+                    own = xr.DataArray(means.filter(policy=learner + rules)["score"], dims="seed")
+                    if not own.size:
+                        continue
+                    mean, low, high = mean_columns("", own).values()
+                    ends.append(max(mean, LEFT))
+                    axis.plot(ends[-1], place, "o" if mean >= LEFT else "<", color=color, ms=11,
+                              mfc=fill, mew=1.8, zorder=3, clip_on=False)  # fmt: skip
+                    if mean < LEFT:
+                        axis.text(LEFT + 0.09, place + 0.2, f"{mean:.1f}", fontsize=13)
+                    axis.plot([low, high], [place] * 2, color=color, lw=1.8)
+                axis.plot(ends, [place] * len(ends), color="#BBBBBB", lw=1.5, zorder=1)
+            axis.set_title(title, loc="left", fontsize=16, fontweight="bold")
+            axis.axvline(0, color="black", lw=0.8)
+            axis.set(xlim=(LEFT - 0.03, 1.04), xticks=(0, 0.5, 1), xlabel="Score", ylim=(-0.6, 6.6))
+            axis.set_yticks(range(7), [find_style(label).name for label in labels])
+            axis.tick_params(left=False)
+            axis.grid(axis="x", lw=0.5)
+        axes[1].text(0.5, 5.5, WORDS["missing"], va="center", ha="center", fontsize=13,
+                     backgroundcolor="white")  # fmt: skip
+        figure.supxlabel(WORDS["note"], fontsize=13, x=0.01, ha="left")
         figure.suptitle(WORDS["title"], fontsize=18, fontweight="bold", x=0.01, ha="left")
     return figure
 

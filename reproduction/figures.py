@@ -100,7 +100,8 @@ def draw_dots(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[
         ]  # fmt: skip
     elif "label" in panel:
         keys = panel["keys"]
-        named = rows.sort(keys).with_columns(pl.format(panel["label"], *keys).alias("line"))
+        lines = [panel["label"].format(*row) for row in rows.sort(keys).select(keys).iter_rows()]
+        named = rows.sort(keys).with_columns(line=pl.Series(lines))
         groups = [(str(line), own) for (line,), own in named.group_by("line", maintain_order=True)]
     else:
         groups = [(names[label], rows.filter(policy=label)) for label in order if label in colors]
@@ -235,22 +236,26 @@ def draw_cost_quality(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) 
 
 
 def draw_printed(axis: Axes, rows: pl.DataFrame, panel: Mapping[str, Any]) -> list[Any]:
-    """Draw the paper's printed numbers across, ours up, and the line on which both are equal."""
+    """Draw the paper's printed numbers across, ours up, and the line on which both are equal.
+
+    Around the line is a `band`: the largest ratio of ours to the paper's inside it, or of theirs.
+    """
     rows = rows.filter(pl.col("paper") > 0, pl.col("mean") > 0)
-    dots: list[Any] = []
-    for table, (color, fill, name) in panel["tables"].items():
-        own = rows.filter(table=table)
-        look = {"color": color, "markerfacecolor": fill, "marker": "o", "markersize": 4.0}
-        axis.plot(own["paper"].to_numpy(), own["mean"].to_numpy(), linestyle="", **look)
-        dots += [Line2D([], [], linestyle="", label=name, **look)] if name else []
-    numbers = rows.select("paper", "mean").to_numpy()
-    span = max(1.05, (numbers.max() / numbers.min()) ** 0.05)
-    ends = np.array([numbers.min() / span, numbers.max() * span])
+    printed, ours = rows.select("paper", "mean").to_numpy().T
+    axis.plot(printed, ours, "o", color="#0072B2", markersize=4.0, alpha=0.6)
+    ends = np.array([min(printed.min(), ours.min()), max(printed.max(), ours.max())])
+    band, ends = panel["band"], ends * [1 / panel["band"] ** 0.5, panel["band"] ** 0.5]
     axis.plot(ends, ends, color="black", linewidth=0.8, zorder=1)
-    axis.set(xscale="log", yscale="log", aspect="equal", xlim=ends, ylim=ends)
-    number_decades(axis, "x")
-    number_decades(axis, "y")
-    return dots
+    axis.fill_between(ends, ends / band, ends * band, color="#DDDDDD", linewidth=0, zorder=0)
+    inside = (abs(np.log(ours / printed)) <= math.log(band)).sum()
+    text = f"{inside} of {len(ours)}\nwithin {panel['band_name']}"
+    axis.annotate(text, (0.98, 0.04), xycoords="axes fraction", ha="right")
+    axis.set(xscale="log", yscale="log", aspect="equal")
+    for along in (axis.xaxis, axis.yaxis):
+        along.set_ticks(panel["decades"], [f"{tick:g}" for tick in panel["decades"]])
+    axis.minorticks_off()
+    axis.set(xlim=ends, ylim=ends)
+    return []
 
 
 KINDS = {

@@ -52,7 +52,7 @@ def _add_rules(base: str, ending: str) -> Style:
     mixed = (round(one + abs(share) * (255 * (share > 0) - one)) for one in channels)
     color = "#" + "".join(f"{one:02X}" for one in mixed)
     return STYLE[base]._replace(
-        name=f"{STYLE[base].name} ({words})", color=color, dashes=(0, tuple(look["dashes"])),
+        name=f"{STYLE[base].name}, {words}", color=color, dashes=(0, tuple(look["dashes"])),
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_pages_show_the_stored_numbers(fill):
         (pl.col("K") == 1) & (pl.col("round") == 1000)
     )
     rows = {row["policy"]: row for row in stored.to_dicts()}
-    for label, name in (("acqb", "ACQB"), ("random", "RAND")):
+    for label, name in (("acqb", "ACQB"), ("random", "random query and LLM")):
         ends = (rows[label][f"throughput{end}"] for end in ("", "_low", "_high"))
         middle, low, high = (f"{one:.3f}" for one in ends)
         assert f"\n| {name} | {middle} [{low}, {high}] |" in page

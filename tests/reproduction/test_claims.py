@@ -81,7 +81,7 @@ def test_leads_shown_by_all_intervals_hold_and_reversed_ones_fail():
     assert "ahead in 2 of 2 paired comparisons" in held.evidence
     turned = judge_claim(AHEAD, synthetic=study(change=swap))
     assert turned.verdict == claims.FAILS and "behind in 2" in turned.evidence
-    assert "RAND in gap (T = 200: +" in turned.evidence
+    assert "random query and LLM in gap (T = 200: +" in turned.evidence
 
 
 def test_leads_shown_by_some_intervals_hold_in_part():

@@ -257,7 +257,7 @@ def switch(browser, study, name):
 
 def test_legend_switches_hide_policies_by_keyboard(browser):
     before = browser.execute_script(DEEP + POINT, "synthetic-0")["top"]
-    button = switch(browser, "synthetic", "RAND")
+    button = switch(browser, "synthetic", "random query and LLM")
     button.send_keys(Keys.SPACE)
     wait_until(
         browser,

@@ -71,7 +71,10 @@ def test_invalid_aggregation_requests_are_rejected(keys, growth):
 def test_two_keys_are_drawn_as_heat_maps_per_policy():
     figure = sweeps.draw_over_keys(points(), over=["alpha_scale", "c1"])
     maps = [axis.images[0].get_array() for axis in figure.axes if axis.images]
-    assert [axis.get_title() for axis in figure.axes if axis.images] == ["ACQB", "RAND"]
+    assert [axis.get_title() for axis in figure.axes if axis.images] == [
+        "ACQB",
+        "random query and LLM",
+    ]
     wanted = np.mean(
         [
             (one.queue_length - one.optimal_queue_length).isel(round=-1).sel(policy="random").mean()
@@ -99,7 +102,7 @@ def test_heat_map_colours_are_scaled_per_policy(other_gap, ends):
 def test_one_key_is_drawn_as_lines_with_intervals():
     figure = sweeps.draw_over_keys(points(), "throughput", 30, ["arrival_rate"])
     (axis,) = figure.axes
-    assert [line.get_label() for line in axis.lines] == ["ACQB", "RAND"]
+    assert [line.get_label() for line in axis.lines] == ["ACQB", "random query and LLM"]
     assert list(axis.lines[0].get_xdata()) == [0.6, 0.7] and len(axis.collections) == 2
     assert "round 30" in figure.get_suptitle()
     with pytest.raises(ValueError, match="key kappa was not swept; choose from"):

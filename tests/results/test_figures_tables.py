@@ -434,7 +434,7 @@ def test_printed_tables_fit_the_terminal_without_loss(width: int) -> None:
     text = " ".join(" ".join(printed).split())
     assert all(cell in wide and cell in text for cell in cells)
     headers = sum(line.split()[:2] == ["K", "λ"] for line in printed)
-    assert headers == {200: 1, 80: 2, 40: 0, 20: 0}[width], "one table, folded, and a list"
+    assert headers == {200: 1, 80: 3, 40: 0, 20: 0}[width], "one table, folded, and a list"
 
 
 def test_printed_tables_begin_with_queue_length_and_gap() -> None:
@@ -443,9 +443,9 @@ def test_printed_tables_begin_with_queue_length_and_gap() -> None:
     assert part.headers[:5] == [
         "round", "policy", "queue length", "gap to the oracle", "throughput",
     ]  # fmt: skip
-    assert all(row[3] == "0" for row in part.rows if row[1] == "Optimal")
+    assert all(row[3] == "0" for row in part.rows if row[1] == "oracle")
     assert "time a round" not in part.headers and "excludes 0" not in part.headers
-    assert "5.0 µs (RAND)" in part.legend and WHY_NONE not in part.legend
+    assert "5.0 µs (random query and LLM)" in part.legend and WHY_NONE not in part.legend
     beside = table.with_columns(paper_seconds_per_round=pl.lit(0.01))
     (part,) = split_table(beside, {})[1]
     assert {"time a round", "paper"} <= {*part.headers}
@@ -613,5 +613,5 @@ def test_retry_variants_get_a_shade_of_their_base_colour():
     np.testing.assert_allclose(to_rgb(style.color), 0.6 * base + 0.4, atol=1 / 255)
     darker = to_rgb(policy_styles.find_style("thompson_recall").color)
     np.testing.assert_allclose(darker, 0.65 * base, atol=1 / 255)
-    assert style.name == "Thompson by LLM (fallback, least served)"
-    assert policy_styles.find_style("lints_lifo").name == "LinTS (newest first)"
+    assert style.name == "Thompson sampling by LLM, another LLM on a retry, least served first"
+    assert policy_styles.find_style("lints_lifo").name == "LinTS, newest first"
