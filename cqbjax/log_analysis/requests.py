@@ -101,7 +101,8 @@ class PromptReader:
         key = hash(text or repr(vector))
         if key not in self._numbers:
             self._numbers[key] = len(self._numbers)
-            self._pending.append(text[:MOST_LETTERS])
+            # JSON may have half an emoji, which is no UTF-8.
+            self._pending.append(text[:MOST_LETTERS].encode(errors="replace").decode())
             if vector is not None:
                 self._embeddings.append([float(value) for value in vector])
             if len(self._pending) >= BATCH:

@@ -237,24 +237,20 @@ def describe(log: Log, chains: Chains, rule: LinkingRule) -> list[str]:
         f"{chains.similar:,} by cosine >= {rule.threshold:g}; {chains.early:,} conversations asked "
         "the same before the earlier one had ended, and were not linked",
     ]
-    if dropped := sum(counts.dropped.values()):
-        why = ", ".join(
-            f"{reason} {count:,} (first: {counts.first[reason]})"
-            for reason, count in sorted(counts.dropped.items())
-        )
-        lines.append(f"{dropped:,} rows dropped: {why}")
-    if counts.jumps:
-        lines.append(
-            f"the clock jumps {counts.jumps:,} times by over {JUMP:,} mean intervals between "
-            f"conversations, the first time before {counts.first['jumps']}"
-        )
-    if counts.repaired:
-        lines.append(f"{counts.repaired:,} first prompts were not valid UTF-8: kept, repaired")
-    if log.embeddings is None:
-        lines.append("no prompt is embedded: a policy sees the state of its chain alone")
-    if log.proxy_note:
-        lines.append(f"note: {log.proxy_note}")
-    return lines
+    dropped, jumps = sum(counts.dropped.values()), counts.jumps
+    why = ", ".join(
+        f"{reason} {count:,} (first: {counts.first[reason]})"
+        for reason, count in sorted(counts.dropped.items())
+    )
+    unusual = {
+        f"{dropped:,} rows dropped: {why}": dropped,
+        f"the clock jumps {jumps:,} times by over {JUMP:,} mean intervals between conversations, "
+        f"the first time before {counts.first.get('jumps')}": jumps,
+        f"{counts.repaired:,} first prompts were not valid UTF-8: kept, repaired": counts.repaired,
+        "no prompt is embedded: a policy sees the state of its chain alone": log.embeddings is None,
+        f"note: {log.proxy_note}": log.proxy_note,
+    }
+    return lines + [line for line, holds in unusual.items() if holds]
 
 
 def link(log: Log, rule: LinkingRule) -> Chains:

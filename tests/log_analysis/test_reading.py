@@ -119,6 +119,19 @@ def test_invalid_rows_are_counted_and_too_many_raise(tmp_path):
         requests.read_log(path, {"model": "llm"}, max_bad=1.0)
 
 
+@pytest.mark.parametrize("text", ["[]", "a,b\n", '{"model": "m", "prompt": "x"'])
+def test_logs_without_requests_are_refused_in_one_sentence(text, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(text)
+    with pytest.raises(LogError, match="has no usable request"):
+        requests.read_log(path, max_bad=1.0)
+
+
+def test_half_an_emoji_is_read(tmp_path):
+    some = [one | {"prompt": f"\ud83d {i}"} for i, one in enumerate(rows(3))]
+    assert requests.read_log(write(tmp_path, some)).words.shape[0] == 3
+
+
 def test_anomalies_of_a_log_are_reported(tmp_path):
     some = rows()
     some[5], some[6] = some[6], some[5]
