@@ -112,11 +112,8 @@ def save_dataset(
     Args:
         folder: folder of the entry.
         table: complete table.
-        embeddings: [P, d] float32, stored as float16 if that loses nothing.
+        embeddings: [P, d].
     """
     files.write_atomic(folder / TABLE, to_frame(table).write_parquet)
-    whole = embeddings.astype(np.float32)
-    with np.errstate(over="ignore"):
-        half = whole.astype(np.float16)
-    files.write(folder / EMBEDDINGS, files.ARRAY, half if np.array_equal(half, whole) else whole)
+    files.write(folder / EMBEDDINGS, files.ARRAY, embeddings)
     return {key: getattr(table, attribute) for attribute, key in META.items()}

@@ -8,16 +8,14 @@ The cache key of computed embeddings is the identity of the model and the prompt
 are written in shards, so that a killed run loses at most one.
 """
 
-import contextlib
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import polars as pl
 from rich.progress import Progress
 
-from cqbjax.core.files import hash_parts, load_or_compute, load_or_compute_all, sha256
+from cqbjax.core.files import hash_parts, load_or_compute_all, sha256
 from cqbjax.core.inputs import join_positions
 from cqbjax.core.lazy import import_extra
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame, text_column
@@ -26,7 +24,6 @@ from cqbjax.sources.prompt_pool import check_lengths
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512
-NPY = b"\x93NUMPY"  # the first bytes of every file of numpy.save
 DTYPES = ("float16", "float32", "float64")
 VECTORS = "embedding"
 
@@ -107,22 +104,15 @@ def _read_with_ids(file: pathlib.Path, column: str) -> tuple[tuple[str, ...], np
 
 
 def _read_npy(file: pathlib.Path) -> np.ndarray:
-    try:
-        with file.open("rb") as content:
-            is_npy = content.read(len(NPY)) == NPY
-        # Mapped: of a log few rows may be needed.
-        embeddings = np.load(file, mmap_mode="r", allow_pickle=False) if is_npy else None
+    try:  # mapped: of a log few rows may be needed
+        return np.asarray(np.lib.format.open_memmap(file, mode="r"))
     except (OSError, ValueError, EOFError) as error:
         reason = " ".join(str(error).split())
         raise TableError(
-            f"{file}: not readable as an array of numbers, perhaps cut short: {reason}."
+            f"{file}: not readable as an .npy file of numbers, perhaps cut short ({reason}): save "
+            f"one array [P, d] of float16, float32 or float64 with numpy.save, a row a prompt, or "
+            f"ids and lists in a .parquet file."
         ) from error
-    if embeddings is None:
-        raise TableError(
-            f"{file}: is not an .npy file: save one array [P, d] of float16, float32 or float64 "
-            f"with numpy.save, a row a prompt, or ids and lists in a .parquet file."
-        )
-    return np.asarray(embeddings)
 
 
 def embed(
@@ -134,7 +124,7 @@ def embed(
 
     Args:
         prompts: [P] texts.
-        cache_dir: folder of the results; `<key>.npy` is a finished one.
+        cache_dir: folder of the results, a folder of shards each.
         model: a name on the Hugging Face hub, or a local folder that holds the model.
         batch_size: prompts per forward pass.
         progress: draw a progress bar.
@@ -155,8 +145,8 @@ def embed(
             f"batch_size and shard_size must be at least 1, got {batch_size} and {shard_size}."
         )
     key = hash_parts(model_identity(model), *prompts)
-    whole = pathlib.Path(cache_dir) / f"{key}.npy"
-    shards = whole.with_suffix(f".shards.{shard_size}")
+    folder = pathlib.Path(cache_dir) / f"{key}.{shard_size}"
+    shards = {start: folder / f"{start:09d}.npy" for start in range(0, len(prompts), shard_size)}
 
     def encode_shards(missing: list[int]) -> Iterator[tuple[int, np.ndarray]]:
         encode = (load or load_encoder)(model, batch_size)
@@ -165,34 +155,19 @@ def embed(
             bar.advance(task, len(prompts) - len(missing) * shard_size)
             for start in missing:
                 texts = list(prompts[start : start + shard_size])
-                yield start, _check_vectors(encode(texts), len(texts), start)
+                vectors = np.asarray(encode(texts))
+                if vectors.ndim != 2 or len(vectors) != len(texts):
+                    raise EmbeddingError(
+                        f"the encoder gave shape {vectors.shape} for {len(texts)} prompts."
+                    )
+                finite = np.isfinite(vectors).all(axis=1)
+                if not finite.all():
+                    row = start + int((~finite).argmax())
+                    raise EmbeddingError(f"the embedding of prompt {row} is not finite.")
+                yield start, vectors.astype(np.float16)
                 bar.advance(task, shard_size)
 
-    def join_shards() -> np.ndarray:
-        starts = range(0, len(prompts), shard_size)
-        parts = load_or_compute_all(
-            {start: shards / f"{start:09d}.npy" for start in starts}, encode_shards
-        )
-        return np.concatenate(list(parts.values()))
-
-    # Another process that embeds the same may finish first and remove the shards.
-    with contextlib.suppress(FileNotFoundError):
-        load_or_compute(whole, join_shards)
-    joined = load_or_compute(whole, join_shards)
-    shutil.rmtree(shards, ignore_errors=True)
-    return np.asarray(joined)
-
-
-def _check_vectors(encoded: np.ndarray, count: int, start: int) -> np.ndarray:
-    """Return the embeddings [count, d] as float16; `start` is the number of the first prompt."""
-    vectors = np.asarray(encoded)
-    if vectors.ndim != 2 or vectors.shape[0] != count:
-        raise EmbeddingError(f"the encoder gave shape {vectors.shape} for {count} prompts.")
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        row = start + int((~finite).argmax())
-        raise EmbeddingError(f"the embedding of prompt {row} is not finite.")
-    return vectors.astype(np.float16)
+    return np.concatenate([*load_or_compute_all(shards, encode_shards).values()])
 
 
 def model_identity(model: str) -> str:

@@ -334,11 +334,14 @@ ALLOWED = r"float16, float32 or float64 of shape \(30, d\)"
         (np.ones((30, 4, 1)), rf"shape \(30, 4, 1\).*{ALLOWED}"),
         (np.ones((30, 4), int), rf"are int64 of shape \(30, 4\).*{ALLOWED}"),
         (np.full((30, 4), "1"), rf"are <U1 of shape \(30, 4\).*{ALLOWED}"),
-        (np.full((30, 4), None), "not readable as an array of numbers"),
+        (np.full((30, 4), None), "not readable as an .npy file of numbers"),
         (np.where(np.arange(30)[:, None] == 7, np.nan, np.ones((30, 4))), "row 8 holds a number"),
         (np.full((30, 4), 1e300), "row 1 holds a number that is not finite in float32"),
-        (b"0.1,0.2\n0.3,0.4\n", r"is not an \.npy file: save one array \[P, d\] of float16"),
-        (b"", r"is not an \.npy file"),
+        (
+            b"0.1,0.2\n0.3,0.4\n",
+            r"not readable as an \.npy file.*: save one array \[P, d\] of float16",
+        ),
+        (b"", r"not readable as an \.npy file"),
         (None, r"embeddings=\S*own\.npy: no such file"),
     ],
 )
@@ -363,7 +366,7 @@ def test_truncated_or_zipped_embeddings_are_reported_in_one_sentence(tmp_path):
     with pytest.raises(ds.TableError, match="own.npy: not readable .* perhaps cut short"):
         read_embeddings(file, 30)
     np.savez(tmp_path / "own.npz", np.eye(30))
-    with pytest.raises(ds.TableError, match="own.npz: is not an .npy file"):
+    with pytest.raises(ds.TableError, match="own.npz: not readable as an .npy file"):
         read_embeddings(tmp_path / "own.npz", 30)
 
 
