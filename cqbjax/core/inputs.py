@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -29,26 +28,49 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_interval(settings: Any, interval: str, *keys: str) -> None:
+def check_interval(settings: Any, interval: str, *keys: str, whole: bool = False) -> None:
     """Check that fields of a configured object are numbers in an interval.
 
     Args:
         settings: the object.
         interval: such as "[0, 1]", or "(0, inf)" for finite numbers above 0.
         *keys: names of the fields.
+        whole: whether they must be integers.
 
     Raises:
         ValueError: naming the field and the interval.
     """
-    low, high = map(float, interval[1:-1].split(","))
     for key in keys:
         value = getattr(settings, key)
-        number = float(value) if is_number(value) else math.nan
-        above = number >= low if interval[0] == "[" else number > low
-        below = number <= high if interval[-1] == "]" else number < high
-        if not (above and below):
-            text = f"{number:g}" if is_number(value) else value
-            raise ValueError(f"{key}={text} must be a number in {interval}")
+        valid = is_integer(value) if whole else is_number(value)
+        if not (valid and _contains(interval, float(value))):
+            text = f"{float(value):g}" if valid and not whole else value
+            kind = "a whole number" if whole else "a number"
+            raise ValueError(f"{key}={text} must be {kind} in {interval}")
+
+
+def check_each(settings: Any, interval: str, count: int, noun: str, *keys: str) -> None:
+    """Check that fields hold a number in an interval for each of `count` nouns, or are None.
+
+    Raises:
+        ValueError: naming the field and the interval.
+    """
+    import numpy as np
+
+    for key in keys:
+        if (value := getattr(settings, key)) is not None:
+            numbers = np.asarray(value, float)
+            if numbers.shape != (count,) or not np.all(_contains(interval, numbers)):
+                raise ValueError(
+                    f"{key}={numbers.tolist()} must be {count} numbers in {interval}, one for each "
+                    f"{noun}"
+                )
+
+
+def _contains(interval: str, value: Any) -> Any:
+    low, high = map(float, interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    return above & (value <= high if interval[-1] == "]" else value < high)
 
 
 def round_fraction(value: Any) -> Any:

@@ -31,8 +31,7 @@ class DelayedFeedback(ServiceModel):
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        if type(self.delay) is not int or self.delay < 0:
-            raise ValueError(f"delay={self.delay} must be a whole number of rounds, 0 or more")
+        check_interval(self, "[0, inf)", "delay", whole=True)
         if problem.age_column is not None:
             raise ValueError("delay must be 0 where a log is replayed")
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.inputs import Condition, check_interval, read_when
+from cqbjax.core.inputs import Condition, check_each, check_interval, read_when
 from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
@@ -59,35 +59,21 @@ class Outages(ServiceModel):
             servers = np.asarray(self.servers)
             if servers.ndim != 1 or not np.isin(servers, np.arange(count)).all():
                 raise ValueError(f"servers={servers.tolist()} must be numbers in 0..{count - 1}")
-        for key in ("since", "until"):
-            value = getattr(self, key)
-            rounds = np.ones(count) if value is None else np.asarray(value, float)
-            if rounds.shape != (count,) or not (rounds >= 1).all():
-                raise ValueError(
-                    f"{key}={rounds.tolist()} must be a round, from 1 on, for each of {count} "
-                    "servers"
-                )
-
-        self._check_schedule(count)
-
-    def _check_schedule(self, count: int) -> None:
-        limits = {"down_from": 1, "down_rounds": 0}
-        if self.period is None:
-            for key in limits:
-                if getattr(self, key) is not None:
-                    raise ValueError(f"{key} is of a schedule, and needs period, its rounds")
+        check_each(self, "[1, inf]", count, "server", "since", "until")
+        schedule = ("period", "down_from", "down_rounds")
+        if self.period is None and self.down_from is None and self.down_rounds is None:
             return
-        period = float(self.period)
-        if not (period >= 1 and period.is_integer()):
-            raise ValueError(f"period={period:g} must be a whole number of rounds, at least 1")
-        for key, least in limits.items():
-            rounds = np.zeros(0) if getattr(self, key) is None else np.asarray(getattr(self, key))
-            whole = (rounds >= least) & (rounds <= period) & (rounds == np.round(rounds))
-            if rounds.shape != (count,) or not whole.all():
-                raise ValueError(
-                    f"{key}={rounds.tolist()} must be a whole number in {least}..{period:g}, the "
-                    f"rounds of a period, for each of {count} servers"
-                )
+        for key in schedule:
+            if getattr(self, key) is None:
+                raise ValueError(f"{key} must be given too: {', '.join(schedule)} are a schedule")
+        check_interval(self, "[1, inf)", "period")
+        rounds = f"{float(self.period or 0):.12g}"
+        check_each(self, f"[1, {rounds}]", count, "server", "down_from")
+        check_each(self, f"[0, {rounds}]", count, "server", "down_rounds")
+        for key in schedule:
+            value = np.asarray(getattr(self, key), float)
+            if (value % 1).any():
+                raise ValueError(f"{key}={value.tolist()} must be whole rounds")
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw which servers answer in each round, outages in steady state: [T, N] bool."""

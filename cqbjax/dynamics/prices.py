@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from cqbjax.core.inputs import Condition, check_interval, read_when
+from cqbjax.core.inputs import Condition, check_each, check_interval, read_when
 from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
@@ -41,13 +40,7 @@ class Prices(ServiceModel):
         """
         if not problem.has_costs:
             raise ValueError("prices need a table with costs, and this source has none")
-        count = problem.num_servers
-        factors = np.ones(count) if self.factors is None else np.asarray(self.factors, float)
-        if factors.shape != (count,) or not (np.isfinite(factors) & (factors >= 0)).all():
-            raise ValueError(
-                f"factors={factors.tolist()} must be a finite number, not negative, for each of "
-                f"{count} servers"
-            )
+        check_each(self, "[0, inf)", problem.num_servers, "server", "factors")
         check_interval(self, "[1, inf]", "since")
         check_interval(self, "[0, inf)", "spread")
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg
-from cqbjax.core.inputs import TableNames, join_positions
+from cqbjax.core.inputs import TableNames, check_interval, join_positions
 from cqbjax.core.pytree import Numbers, pytree, static
 from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
@@ -47,8 +47,7 @@ class ServiceChannels(ServiceModel):
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        if type(self.count) is not int or self.count < 1:
-            raise ValueError(f"count={self.count} must be a whole number of queries, at least 1")
+        check_interval(self, "[1, inf)", "count", whole=True)
 
 
 @pytree

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.pytree import Numbers, pytree, static
 from cqbjax.core.types import Problem, Workload
 from cqbjax.sources.preference_drift import SourceWrapper
@@ -46,8 +47,7 @@ class BurstyArrivals:
                 f"burst={float(self.burst):g} must lie in [0, {most:.3g}] at "
                 f"arrival_rate={arrival_rate:g}: (1 + burst) arrival_rate is a probability"
             )
-        if not 1 <= float(self.burst_rounds) < float("inf"):
-            raise ValueError(f"burst_rounds={float(self.burst_rounds):g} must be at least 1 round")
+        check_interval(self, "[1, inf)", "burst_rounds")
 
     def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw A(1), ..., A(T): [T] bool."""
@@ -84,8 +84,7 @@ class BatchArrivals:
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        if type(self.most) is not int or not 1 <= self.most <= MAX_ARRIVALS:
-            raise ValueError(f"most={self.most} must be a whole number in 1..{MAX_ARRIVALS}")
+        check_interval(self, f"[1, {MAX_ARRIVALS}]", "most", whole=True)
         if self.sizes is None:
             import scipy.special
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.inputs import Condition, read_when
+from cqbjax.core.inputs import Condition, check_each, check_interval, read_when
 from cqbjax.core.pytree import Numbers, pytree, static
 from cqbjax.core.types import Problem, Workload
 
@@ -48,22 +48,12 @@ class Coin:
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        alone, chances = self.classes is None, np.asarray(self._chances, float)
-        if chances.ndim != (0 if alone else 1) or not ((chances > 0) & (chances < 1)).all():
-            wanted = "one probability" if alone else "a probability of each class"
-            raise ValueError(
-                f"{'success' if alone else 'classes'}={chances.tolist()} must be {wanted}, between "
-                "0 and 1"
-            )
-        if self.shares is not None:
-            shares, classes = np.asarray(self.shares, float), chances.size
-            if shares.shape != (classes,) or not (shares >= 0).all() or not shares.sum() > 0:
-                raise ValueError(
-                    f"shares={shares.tolist()} must be {classes} numbers, one a class, none of "
-                    "them negative"
-                )
-        if self.num_servers < 1:
-            raise ValueError(f"num_servers={self.num_servers} must be at least 1")
+        classes = np.size(np.asarray(self._chances))
+        if self.classes is None:
+            check_interval(self, "(0, 1)", "success")
+        check_each(self, "(0, 1)", classes, "class", "classes")
+        check_shares(self, "shares", classes, "class")
+        check_interval(self, "[1, inf)", "num_servers", whole=True)
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the service rate of any policy that never idles: 1 / mean of 1 / m_i."""
@@ -76,6 +66,18 @@ class Coin:
         log_odds = jnp.log(chances / (1 - chances) / problem.assortment_size)
         utilities = jnp.broadcast_to(log_odds[:, None], (classes, problem.num_servers))
         return draw_classes(key, utilities, self.shares, problem)
+
+
+def check_shares(source: Any, key: str, classes: int, noun: str) -> None:
+    """Validate the field of a source that holds the shares of classes.
+
+    Raises:
+        ValueError: naming the key and what is allowed.
+    """
+    check_each(source, "[0, inf)", classes, noun, key)
+    shares = getattr(source, key)
+    if shares is not None and not np.sum(shares) > 0:
+        raise ValueError(f"{key}={np.asarray(shares).tolist()} must not all be 0")
 
 
 def draw_classes(

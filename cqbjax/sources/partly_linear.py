@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.inputs import is_integer, is_number
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Problem, Workload
 
@@ -48,10 +48,8 @@ class PartlyLinear:
         Raises:
             ValueError: naming a key out of range.
         """
-        for key, least in (("num_servers", 1), ("dim", 2)):
-            value = getattr(self, key)
-            if not is_integer(value) or value < least:
-                raise ValueError(f"{key}={value} must be a whole number, at least {least}")
+        check_interval(self, "[1, inf)", "num_servers", whole=True)
+        check_interval(self, "[2, inf)", "dim", whole=True)
         return Problem(self.num_servers, K, self.dim, horizon, horizon, "disjoint", False)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
@@ -60,13 +58,9 @@ class PartlyLinear:
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        for key, most in (("share", 1.0), ("scale", np.inf), ("spread", np.inf)):
-            value = getattr(self, key)
-            if not (is_number(value) and 0 <= float(value) <= most):
-                upper = f"from 0 to {most:g}" if most < np.inf else "not negative"
-                raise ValueError(f"{key}={value} must be a number {upper}")
-        if not is_number(self.level):
-            raise ValueError(f"level={self.level} must be a number")
+        check_interval(self, "[0, 1]", "share")
+        check_interval(self, "[0, inf)", "scale", "spread")
+        check_interval(self, "(-inf, inf)", "level")
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw a_j and theta_j of the run, and z and e_jx of the query of each round."""

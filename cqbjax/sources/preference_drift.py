@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.inputs import is_number
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import PreferenceDrift, Problem, Workload, draws_arrivals
 from cqbjax.sources.coin import Coin
@@ -59,10 +59,7 @@ class DriftWrapper(SourceWrapper):
         Raises:
             ValueError: in one sentence, naming the key.
         """
-        for key in ("jump_at", "quarter"):
-            value = getattr(self, key)
-            if not is_number(value) or not float(value) >= 1:
-                raise ValueError(f"{key}={value} must be a number, at least round 1")
+        check_interval(self, "[1, inf]", "jump_at", "quarter")
         if draws_arrivals(self.source):
             raise ValueError("drift goes inside: ArrivalWrapper(source=DriftWrapper(...), ...)")
         if getattr(self.source, "changes", False):

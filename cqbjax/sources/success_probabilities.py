@@ -7,7 +7,7 @@ from jax import Array
 from cqbjax.core import mnl
 from cqbjax.core.pytree import Numbers, pytree
 from cqbjax.core.types import Problem, Workload
-from cqbjax.sources.coin import draw_classes
+from cqbjax.sources.coin import check_shares, draw_classes
 
 # Probabilities of 0 and 1 would have infinite log-odds: they are moved inside by this much.
 MARGIN = 1e-6
@@ -57,13 +57,7 @@ class SuccessProbabilities:
                 f"matrix: LLM {server}, kind {kind} must be a probability in [0, 1], got "
                 f"{matrix[server, kind]:g}"
             )
-        if self.weights is not None:
-            weights, kinds = np.asarray(self.weights, float), matrix.shape[1]
-            if weights.shape != (kinds,) or not (weights >= 0).all() or not weights.sum() > 0:
-                raise ValueError(
-                    f"weights={weights.tolist()} must be {kinds} numbers, one for each kind, none "
-                    "of them negative and not all 0"
-                )
+        check_shares(self, "weights", matrix.shape[1], "kind")
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return how many queries per round FIFO serves with uniform assortments."""

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.inputs import is_integer, is_number
+from cqbjax.core.inputs import check_interval
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Parameters, Problem, Workload
 from cqbjax.sources import rejection_sampling
@@ -64,20 +64,13 @@ class Synthetic:
         Raises:
             ValueError: naming a key out of range.
         """
-        for key in ("num_servers", "dim"):
-            value = getattr(self, key)
-            if not is_integer(value) or value < 1:
-                raise ValueError(f"{key}={value} must be a whole number, at least 1")
-        if self.dim > MOST_DIM:
-            raise ValueError(f"dim={self.dim} must be at most {MOST_DIM}")
+        check_interval(self, "[1, inf)", "num_servers", whole=True)
+        check_interval(self, f"[1, {MOST_DIM}]", "dim", whole=True)
         if self.num_servers * self.dim > MOST_PARAMETERS:
             raise ValueError(
                 f"num_servers={self.num_servers} times dim={self.dim} must be at most "
                 f"{MOST_PARAMETERS:,}"
             )
-        if self.parameters not in get_args(Parameters):
-            words = " or ".join(get_args(Parameters))
-            raise ValueError(f"parameters={self.parameters} must be {words}")
         return Problem(self.num_servers, K, self.dim, horizon, horizon, self.parameters, False)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
@@ -127,16 +120,10 @@ class Synthetic:
         Raises:
             ValueError: naming the key, the seed and the largest slackness possible there.
         """
-        if not is_number(self.slackness):
-            raise ValueError(f"slackness={self.slackness} must be a number")
-        if float(self.slackness) < 0:
-            raise ValueError(
-                f"slackness={float(self.slackness):g} must not be negative: each query's best "
-                "departure probability is to exceed arrival_rate by at least so much"
-            )
+        check_interval(self, "[0, inf)", "slackness")
         own = self.reference_rate is not None
-        if own and not is_number(self.reference_rate):
-            raise ValueError(f"reference_rate={self.reference_rate} must be a number, or null")
+        if own:
+            check_interval(self, "[0, inf)", "reference_rate")
         rate, key = float(self._rate(arrival_rate)), "reference_rate" if own else "arrival_rate"
         wanted = rate + float(self.slackness)
         if not wanted < 1.0:

@@ -41,11 +41,15 @@ def test_scheduled_outages_stop_all_departures_at_full_load():
 def test_invalid_outage_schedules_are_rejected():
     problem = sources.Coin(num_servers=2).problem(1, 40)
     for words, message in (
-        ({"down_from": [1, 1]}, "down_from is of a schedule, and needs period"),
-        ({"period": 0}, "period=0 must be a whole number of rounds, at least 1"),
-        ({"period": 5}, r"down_from=\[\] must be a whole number in 1..5"),
-        ({"period": 5, "down_from": [1, 6]}, "down_from=.* in 1..5, the rounds of a period"),
-        ({"period": 5, "down_from": [1, 2], "down_rounds": [1, 6]}, "down_rounds=.* in 0..5"),
+        ({"down_rounds": None}, "down_rounds must be given too"),
+        ({"period": None}, "period must be given too"),
+        ({"period": 0}, r"period=0 must be a number in \[1, inf\)"),
+        ({"period": 5.5}, "period=5.5 must be whole rounds"),
+        ({"down_from": [1, 6]}, r"down_from=.* must be 2 numbers in \[1, 5\]"),
+        ({"down_rounds": [1, 6]}, r"down_rounds=.* must be 2 numbers in \[0, 5\]"),
+        ({"down_rounds": [1, 0.5]}, r"down_rounds=\[1.0, 0.5\] must be whole rounds"),
     ):
+        schedule = {"period": 5, "down_from": [1, 2], "down_rounds": [0, 5]}
+        dynamics.Outages(**schedule).check(problem)
         with pytest.raises(ValueError, match=message):
-            dynamics.Outages(**words).check(problem)
+            dynamics.Outages(**schedule | words).check(problem)

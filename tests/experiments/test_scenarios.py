@@ -41,12 +41,12 @@ REFUSED = {
     "drift turns preferences from one LLM to the next, and num_servers=1":
         ("num_servers=1", "drift.quarter=9"),
     "prices need a table with costs, and this source has none": ("service=[prices]",),
-    "classes=[0.4, 1.8] must be a probability of each class":
+    "classes=[0.4, 1.8] must be 2 numbers in (0, 1), one for each class":
         (COIN, "source.classes=[0.4,1.8]"),
     "times.csv: latencies are joined by prompt_id and LLM, and the source has no":
         (*LATENCIES, "service.rounds.round_seconds=1"),
-    "delay=1.5 must be a whole number of rounds": ("service=[late]", "service.late.delay=1.5"),
-    "since=[1.0, 2.0] must be a round, from 1 on, for each of 5 servers":
+    "delay=1.5 must be a whole number in": ("service=[late]", "service.late.delay=1.5"),
+    "since=[1.0, 2.0] must be 5 numbers in [1, inf], one for each server":
         ("service=[outages]", "service.outages.since=[1,2]"),
     "slackness is not read by LogReplay, the study type here":
         ("experiment=wildchat", "slackness=0.3"),

@@ -53,10 +53,10 @@ def test_contexts_explain_their_share_of_the_utilities(share):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"share": 1.5}, "share=1.5 must be a number from 0 to 1"),
-        ({"scale": -1}, "scale=-1 must be a number not negative"),
+        ({"share": 1.5}, r"share=1.5 must be a number in \[0, 1\]"),
+        ({"scale": -1}, r"scale=-1 must be a number in \[0, inf\)"),
         ({"level": "x"}, "level=x must be a number"),
-        ({"dim": 1}, "dim=1 must be a whole number, at least 2"),
+        ({"dim": 1}, r"dim=1 must be a whole number in \[2, inf\)"),
     ],
 )
 def test_invalid_partly_linear_sources_are_rejected(settings, message):
@@ -82,8 +82,8 @@ def test_invalid_matrices_are_rejected_in_one_sentence():
         ([[0.9, 1.2]], None, r"matrix: LLM 0, kind 1 must be a probability in \[0, 1\], got 1.2"),
         ([[0.9, float("nan")]], None, "LLM 0, kind 1 must be a probability"),
         ([0.9, 0.2], None, "matrix must have a row for each LLM"),
-        ([[0.9, 0.2]], [1, 2, 3], "weights=.* must be 2 numbers, one for each kind"),
-        ([[0.9, 0.2]], [0, 0], "weights=.* not all 0"),
+        ([[0.9, 0.2]], [1, 2, 3], "weights=.* must be 2 numbers in .*, one for each kind"),
+        ([[0.9, 0.2]], [0, 0], "weights=.* must not all be 0"),
     ):
         source = SuccessProbabilities(matrix=matrix, weights=weights)
         with pytest.raises(ValueError, match=error_text):
