@@ -45,29 +45,31 @@ class OfflineSplit:
 
     def __post_init__(self) -> None:
         """Check every value before any training starts."""
-        n = len(self.embeddings)
-        cells = {"performance": self.performance, "cost": self.cost}
-        if self.departure is not None:
-            cells["departure"] = self.departure
-        for name, values in {"embeddings": self.embeddings, **cells}.items():
-            if values.ndim != 2 or len(values) != n:
-                raise ValueError(
-                    f"offline {name} has shape {values.shape}; it must have two axes "
-                    f"and {n} rows, one a prompt."
-                )
-        for name, values in cells.items():
-            if self.performance.shape != values.shape:
-                raise ValueError(
-                    f"offline performance is {self.performance.shape} but {name} is "
-                    f"{values.shape}; both must be [n, N]."
-                )
+        n, servers = len(self.embeddings), self.performance.shape[-1]
         if n < LEAST_PROMPTS:
             raise ValueError(
                 f"the offline split has {n} prompts; a router needs at least {LEAST_PROMPTS}."
             )
-        _check_all(np.isfinite(self.embeddings), self.embeddings, "embeddings", "finite")
-        for name, values in cells.items():
-            _check_all((values >= 0) & (values <= 1), values, name, "in [0, 1]")
+        for name, values in {"embeddings": self.embeddings, **self.cells}.items():
+            scored = name != "embeddings"
+            shape = (n, servers if scored else values.shape[-1])
+            if values.shape != shape:
+                raise ValueError(
+                    f"offline {name} has shape {values.shape}; it must be {shape}, a row a prompt."
+                )
+            valid = (values >= 0) & (values <= 1) if scored else np.isfinite(values)
+            if not valid.all():
+                row, column = np.argwhere(~valid)[0]
+                raise ValueError(
+                    f"{name} row {row}, column {column} is {values[row, column]}; it must be "
+                    f"{'in [0, 1]' if scored else 'finite'}."
+                )
+
+    @property
+    def cells(self) -> dict[str, Floats]:
+        """The known numbers of each prompt and server, by name."""
+        cells = {"performance": self.performance, "cost": self.cost}
+        return cells if self.departure is None else cells | {"departure": self.departure}
 
     def utility(self, rho: float) -> Floats:
         """Return the training target perf - rho * cost, [n, N]."""
@@ -79,9 +81,7 @@ class OfflineSplit:
         Rows with equal embeddings are compared by their sorted cells, and if these are equal too,
         by their cells in the order of the LLMs. The order of the LLMs thus hardly matters.
         """
-        cells = [self.performance, self.cost]
-        if self.departure is not None:
-            cells.append(self.departure)
+        cells = self.cells.values()
         ascending = [np.sort(each, axis=1) for each in cells]
         order = np.argsort(view_rows(np.hstack([self.embeddings, *ascending, *cells])))
         return OfflineSplit(self.embeddings[order], *(each[order] for each in cells))
@@ -190,13 +190,6 @@ def view_rows(rows: Floats) -> NDArray[np.void]:
     return exact.view(np.dtype((np.void, exact.itemsize * exact.shape[1]))).ravel()
 
 
-def split_folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
-    """Yield shuffled (training rows, validation rows) of `count` folds, a function of the seed."""
-    from sklearn.model_selection import KFold
-
-    yield from KFold(min(count, n), shuffle=True, random_state=seed).split(np.zeros(n))
-
-
 def cluster(embeddings: Floats, clusters: int, seed: int) -> "KMeans":
     """Cluster embeddings [n, d] by k-means: `labels_` [n] and `cluster_centers_` [C, d].
 
@@ -224,19 +217,14 @@ def cross_validate(
     """
     if len(grid) == 1:
         return grid[0]
-    folds = [list(losses(grid, train, held)) for train, held in split_folds(n, count, seed)]
-    return grid[int(np.argmin(np.sum(folds, axis=0)))]
+    from sklearn.model_selection import KFold
+
+    folds = KFold(min(count, n), shuffle=True, random_state=seed).split(np.zeros(n))
+    total = np.sum([list(losses(grid, train, held)) for train, held in folds], axis=0)
+    return grid[int(np.argmin(total))]
 
 
 def check_grid(name: str, values: tuple[int, ...]) -> None:
     """Raise a `ValueError` for a grid that is empty or holds a value below 1."""
     if not values or min(values) < 1:
         raise ValueError(f"{name} is {values}; it must hold integers of at least 1.")
-
-
-def _check_all(valid: NDArray[np.bool_], values: Floats, name: str, allowed: str) -> None:
-    if not valid.all():
-        row, column = np.argwhere(~valid)[0]
-        raise ValueError(
-            f"{name} row {row}, column {column} is {values[row, column]}; it must be {allowed}."
-        )

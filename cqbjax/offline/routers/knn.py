@@ -20,7 +20,6 @@ from cqbjax.offline.routers.base import (
     ScoringRouter,
     check_grid,
     cross_validate,
-    split_folds,
     view_rows,
 )
 
@@ -120,7 +119,8 @@ def choose_k(
     Raises:
         ValueError: If no k of the grid fits in a training fold.
     """
-    smallest = min(len(train) for train, _ in split_folds(len(embeddings), fold_count, seed))
+    prompts = len(embeddings)
+    smallest = prompts - -(-prompts // min(fold_count, prompts))
     usable = tuple(sorted({k for k in grid if k <= smallest}))
     if not usable:
         raise ValueError(
@@ -132,7 +132,7 @@ def choose_k(
         predicted = mean_of_nearest(embeddings[train], values[train], embeddings[held], grid)
         return loss(predicted, held)
 
-    return cross_validate(usable, losses, len(embeddings), fold_count, seed)
+    return cross_validate(usable, losses, prompts, fold_count, seed)
 
 
 @dataclass(frozen=True)

@@ -395,7 +395,7 @@ def test_bad_splits_are_refused_by_row_and_column() -> None:
             dataclasses.replace(split, **{name: values})
     with pytest.raises(ValueError, match="needs at least 10"):
         OfflineSplit(split.embeddings[:4], split.performance[:4], split.cost[:4])
-    with pytest.raises(ValueError, match="both must be"):
+    with pytest.raises(ValueError, match=r"cost has shape \(20, 3\); it must be \(20, "):
         dataclasses.replace(split, cost=split.cost[:, :3])
     with pytest.raises(ValueError, match="every k of"):
         KNN((500,)).fit(split, rho=1.0, seed=0)
