@@ -112,8 +112,7 @@ def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False
     if table.num_prompts < 1:
         raise TableError(f"{where}: no prompt is left, at least 1 is needed.")
     for column in ("prompts", "origins"):
-        rows = len(getattr(table, column))
-        if rows != table.num_prompts:
+        if (rows := len(getattr(table, column))) != table.num_prompts:
             raise TableError(f"{where}: {column} has {rows} rows for {shape[0]} prompt ids.")
     for column in ("performance", "cost"):
         array = getattr(table, column)

@@ -4,7 +4,6 @@ Axis letters: n offline prompts (or sampled slots), N servers, C the cap on nega
 function is pure and of fixed shape, so that it can be jitted, differentiated and mapped over seeds.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -12,15 +11,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core.pytree import static
+from cqbjax.core.inputs import check_interval
+from cqbjax.core.pytree import pytree, static
 
 Params = dict[str, Array]
 # Below this squared length a centred utility vector is the rounding error of a flat one.
 FLAT_SQUARED_NORM = 1e-12
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree
 class ContrastiveConfig:
     """Settings of the contrastive head; floats are traced (sweepable), the rest is static.
 
@@ -56,30 +55,15 @@ class ContrastiveConfig:
     outputs: int = static(default=384)
 
     def __post_init__(self) -> None:
-        """Check plain numbers: under a JAX transformation the floats are tracers."""
-        rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-            ("negatives prompts_per_model epochs hidden outputs",
-             lambda value: isinstance(value, int) and value >= 1, "it must be a whole number >= 1"),
-            ("prompts_per_epoch",
-             lambda value: value is None or (isinstance(value, int) and value >= 3),
-             "a prompt, its positive and a negative need at least 3"),
-            ("temperature learning_rate weight_decay iota_pos iota_neg",
-             lambda value: not isinstance(value, str | None), "give a number"),
-            ("temperature learning_rate",
-             lambda value: not isinstance(value, float | int) or value > 0, "it must be above 0"),
-        )  # fmt: skip
-        for names, valid, rule in rules:
-            for name in names.split():
-                if not valid(value := getattr(self, name)):
-                    raise ValueError(f"contrastive {name} is {value}; {rule}.")
-        thresholds = (self.iota_pos, self.iota_neg)
-        if all(isinstance(value, float | int) for value in thresholds) and not (
-            -1 <= self.iota_neg <= self.iota_pos < 1
-        ):
-            raise ValueError(
-                f"contrastive thresholds are iota_pos={self.iota_pos}, iota_neg={self.iota_neg}; "
-                "they must satisfy -1 <= iota_neg <= iota_pos < 1."
-            )
+        """Check the settings."""
+        sizes = "negatives", "prompts_per_model", "epochs", "hidden", "outputs"
+        check_interval(self, "[1, inf)", *sizes, whole=True)
+        if self.prompts_per_epoch is not None:  # a prompt, its positive and a negative
+            check_interval(self, "[3, inf)", "prompts_per_epoch", whole=True)
+        check_interval(self, "(0, inf)", "temperature", "learning_rate")
+        check_interval(self, "[0, inf)", "weight_decay")
+        check_interval(self, "[-1, 1)", "iota_neg")
+        check_interval(self, f"[{float(self.iota_neg)}, 1)", "iota_pos")
 
 
 class Sample(NamedTuple):

@@ -75,8 +75,8 @@ class FitData(NamedTuple):
             paths[seed] = self.folder / f"{kind}_{seed}_{key}{form.suffix}"
 
         def fit_missing(missing: list[int]) -> Iterator[tuple[int, Any]]:
-            import sklearn  # noqa: F401  only loaded libraries are limited
-
+            if at_once == 1:  # fits of several seeds at once are JAX's alone
+                import sklearn  # noqa: F401  only loaded libraries are limited
             with self.progress.track_steps(label, len(missing)) as done:
                 for start in range(0, len(missing), at_once):
                     seeds = missing[start : start + at_once]

@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.inputs import TableNames, is_integer
+from cqbjax.core.inputs import TableNames, check_interval
 from cqbjax.core.pytree import convert_lists, pytree, static
 from cqbjax.core.types import AnswerCosts, Outcome, Problem, Workload
 
@@ -91,8 +91,7 @@ class PromptPool:
         for name in ("contexts", "utilities"):
             if len(np.shape(getattr(self, name))) != 2:
                 raise ValueError(f"{name} of the routing source must have a row a prompt: [P, ...]")
-        if not is_integer(self.pool_size):
-            raise ValueError(f"pool_size={self.pool_size} must be a whole number of prompts")
+        check_interval(self, f"[1, {len(self.utilities)}]", "pool_size", whole=True)
         if not self.repeats and self.pool_size < horizon:
             raise ValueError(
                 f"pool_size={self.pool_size} must be at least the {horizon} rounds where "
@@ -146,8 +145,6 @@ class PromptPool:
                 f"the table has {prompts} prompts and {self.contexts.shape[0]} embeddings; "
                 "each prompt needs exactly one"
             )
-        if not 1 <= self.pool_size <= prompts:
-            raise ValueError(f"pool_size={self.pool_size} must lie in 1..{prompts}, the prompts")
         for name, values in (("contexts", self.contexts), ("utilities", self.utilities)):
             if not bool(np.isfinite(np.asarray(values)).all()):
                 raise ValueError(f"{name} of the routing source must be finite numbers")

@@ -307,10 +307,10 @@ def test_initial_weights_match_flax() -> None:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ({"temperature": 0.0}, "temperature is 0.0; it must be above 0"),
-        ({"iota_pos": 0.1}, "iota_pos=0.1, iota_neg=0.3"),
-        ({"epochs": 0}, "epochs is 0"),
-        ({"prompts_per_epoch": 2}, "prompts_per_epoch is 2"),
+        ({"temperature": 0.0}, r"temperature=0 must be a number in \(0, inf\)"),
+        ({"iota_pos": 0.1}, r"iota_pos=0.1 must be a number in \[0.3, 1\)"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"prompts_per_epoch": 2}, "prompts_per_epoch=2"),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting: dict, sentence: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
+from cqbjax.core.inputs import check_interval
 from cqbjax.offline.contrastive import Params, normalise, train_adamw
 from cqbjax.offline.routers.base import Floats, OfflineSplit, Router, ScoringRouter, cluster
 
@@ -172,9 +173,8 @@ class RouterDC(Router):
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        for name in ("width", "top_k", "last_k", "others", "clusters", "steps", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"RouterDC {name} is {getattr(self, name)}; it must be >= 1.")
+        sizes = "width", "top_k", "last_k", "others", "clusters", "steps", "batch"
+        check_interval(self, "[1, inf)", *sizes, whole=True)
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
         """Cluster the split, then train the projection and the server embeddings."""

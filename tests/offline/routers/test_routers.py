@@ -408,7 +408,7 @@ def test_bad_splits_are_refused_by_row_and_column() -> None:
         (lambda: Carrot((0, 4)), "CARROT grid"),
         (lambda: UMR((0,)), "UMR grid"),
         (lambda: MLP(((),)), "MLP grid"),
-        (lambda: RouterDC(top_k=0), "RouterDC top_k is 0"),
+        (lambda: RouterDC(top_k=0), "top_k=0 must be a whole number in"),
     ],
 )
 def test_bad_settings_are_refused_by_name(make, sentence: str) -> None:
