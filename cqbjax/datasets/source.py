@@ -27,6 +27,8 @@ from cqbjax.sources.prompt_pool import draw_pool
 PAPER_RECIPE: dict[str, Any] = {"rho": 5.0, "low": 0.1, "min_max": True}
 USER_RECIPE: dict[str, Any] = {"rho": 0.0, "low": 0.01, "min_max": False}
 LARGEST_POOL = 1000  # of the default
+# Options of a field that caches results.
+CACHE: dict[str, Any] = {"default_factory": dict, "init": False, "repr": False, "compare": False}
 
 # One program for all seeds: operation by operation a pool takes ten times as long.
 _draw_pool = jax.jit(draw_pool, static_argnums=(1, 2))
@@ -111,10 +113,6 @@ def check_no_leak(parts: Split, prompt_ids: Sequence[str], prompts: Sequence[str
         raise ValueError(f"offline split: row {i} (prompt id {prompt_ids[i]!r}) {how}.")
 
 
-def _cache() -> Any:
-    return dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-
-
 @dataclasses.dataclass(frozen=True)
 class DatasetSource:
     """A dataset as a source of queries.
@@ -136,8 +134,8 @@ class DatasetSource:
     cost: np.ndarray
     rho: float
     offline_size: int | None = None
-    _served: dict[int, utility.ServedRates] = _cache()
-    _splits: dict[int, Split] = _cache()
+    _served: dict[int, utility.ServedRates] = dataclasses.field(**CACHE)
+    _splits: dict[int, Split] = dataclasses.field(**CACHE)
 
     @functools.cached_property
     def embeddings(self) -> np.ndarray:
