@@ -217,11 +217,7 @@ def _first_difference(first: PlayedRound, i: int, second: PlayedRound, j: int) -
     return int(np.argmax(differs)) + 1 if differs.any() else None
 
 
-def check_policy(
-    policy: Policy,
-    problem: Problem = PROBLEM,
-    seed: int = 0,
-) -> None:
+def check_policy(policy: Policy, problem: Problem | None = None, seed: int = 0) -> None:
     """Check a policy against the contract of `cqbjax.core.types.Policy`.
 
     Checks that:
@@ -235,12 +231,16 @@ def check_policy(
 
     Args:
         policy: the policy to check.
-        problem: the shapes to check it with; keep its horizon short.
+        problem: the shapes to check it with; keep its horizon short. None: `PROBLEM`, with K = 1
+            if the policy's method `check` rejects K = 2.
         seed: seed of the random instances.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
     """
     check_fields(policy)
+    if problem is None:
+        single = contract.policy_error(policy, PROBLEM) is not None
+        problem = PROBLEM._replace(assortment_size=1) if single else PROBLEM
     conformance.check_policy(policy, problem)
     check_decisions(policy, problem, seed)

@@ -22,7 +22,7 @@ from cqbjax.core.pytree import pytree, signature_of, static
 from cqbjax.core.types import Needs, Problem
 from cqbjax.offline import OfflinePolicy, ProjectedPolicy, TrainedRouter, WarmStart
 from cqbjax.offline.routers import Conditional
-from cqbjax.policies import Acqb, RouterPolicy
+from cqbjax.policies import Acqb, QueueingBandit, RouterPolicy
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.testing import PROBLEM, ContractError, check_policy
 from cqbjax.testing.policies import check_decisions, check_fields, compile_runs
@@ -91,6 +91,7 @@ def test_contract_of_the_configured_policy(label):
     ("policy", "problem"),
     [
         pytest.param(EpsilonGreedy(), PROBLEM, id="_template"),
+        pytest.param(QueueingBandit(), None, id="q_ucb_at_one_answer"),
         pytest.param(Acqb(alpha_scale=0.5), PROBLEM, id="acqb_pairs"),
         pytest.param(Acqb(alpha_scale=0.5), SHARED, id="acqb_shared"),
         pytest.param(Acqb(estimator="newton_cg"), PROBLEM, id="acqb_newton_cg"),
