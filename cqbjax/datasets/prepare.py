@@ -91,9 +91,12 @@ def prepare(
     """
     entry = find_dataset(name) if isinstance(name, str) else name
     data_dir = pathlib.Path(data_dir)
-    price_list, user_file = (
-        _check_exists(key, path) for key, path in (("prices", prices), ("embeddings", embeddings))
-    )
+    given = {"prices": prices, "embeddings": embeddings}
+    paths = {key: pathlib.Path(path) for key, path in given.items() if path is not None}
+    for key, path in paths.items():
+        if not path.is_file():
+            raise TableError(f"{key}={path}: no such file.")
+    price_list, user_file = paths.get("prices"), paths.get("embeddings")
     if entry.priced:
         price_list = price_list or shipped_prices(entry.name)
     elif prices is not None:
@@ -134,9 +137,3 @@ def prepare(
     return build_entry(
         data_dir, entry.name, (FORMAT, entry.name, settings, encoder), got, write_files
     )
-
-
-def _check_exists(key: str, path: str | pathlib.Path | None) -> pathlib.Path | None:
-    if path is not None and not pathlib.Path(str(path)).is_file():
-        raise TableError(f"{key}={path}: no such file.")
-    return None if path is None else pathlib.Path(str(path))

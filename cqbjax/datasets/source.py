@@ -27,8 +27,6 @@ from cqbjax.sources.prompt_pool import draw_pool
 PAPER_RECIPE: dict[str, Any] = {"rho": 5.0, "low": 0.1, "min_max": True}
 USER_RECIPE: dict[str, Any] = {"rho": 0.0, "low": 0.01, "min_max": False}
 LARGEST_POOL = 1000  # of the default
-# Options of a field that caches results.
-CACHE: dict[str, Any] = {"default_factory": dict, "init": False, "repr": False, "compare": False}
 
 # One program for all seeds: operation by operation a pool takes ten times as long.
 _draw_pool = jax.jit(draw_pool, static_argnums=(1, 2))
@@ -134,8 +132,9 @@ class DatasetSource:
     cost: np.ndarray
     rho: float
     offline_size: int | None = None
-    _served: dict[int, utility.ServedRates] = dataclasses.field(**CACHE)
-    _splits: dict[int, Split] = dataclasses.field(**CACHE)
+    _cached: dict[tuple[str, int], Any] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @functools.cached_property
     def embeddings(self) -> np.ndarray:
@@ -151,10 +150,11 @@ class DatasetSource:
 
     def served(self, K: int) -> utility.ServedRates:
         """Return `served_rates` of K servers per assortment, computed once."""
-        if K not in self._served:
+        if ("served", K) not in self._cached:
             # Goes through every assortment of every prompt: seconds at N = 112, K = 2.
-            self._served[K] = utility.served_rates(self.probabilities, K)
-        return self._served[K]
+            self._cached["served", K] = utility.served_rates(self.probabilities, K)
+        served: utility.ServedRates = self._cached["served", K]
+        return served
 
     def describe(self, K: int, arrival_rates: Sequence[float]) -> str:
         """Describe the dataset, the rates that fixed routing serves, and the arrival rates."""
@@ -181,7 +181,7 @@ class DatasetSource:
         Raises:
             ValueError: the pool leaves no prompt, or an evaluation prompt leaked into the split.
         """
-        if seed not in self._splits:
+        if ("split", seed) not in self._cached:
             table, size = self.table, self.offline_size
             parts = split(table.num_prompts, self.queries.pool_size, seed)
             parts = drop_pool_texts(parts, table.prompts)
@@ -189,8 +189,9 @@ class DatasetSource:
                 chosen = np.random.default_rng(seed).permutation(len(parts.offline))[:size]
                 parts = parts._replace(offline=parts.offline[np.sort(chosen)])
             check_no_leak(parts, table.prompt_ids, table.prompts)
-            self._splits[seed] = parts
-        return self._splits[seed]
+            self._cached["split", seed] = parts
+        drawn: Split = self._cached["split", seed]
+        return drawn
 
 
 def dataset_source(

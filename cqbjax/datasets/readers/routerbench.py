@@ -109,23 +109,21 @@ def _find_files(path: pathlib.Path) -> list[pathlib.Path]:
         return [path]
     if not path.is_dir():
         raise TableError(f"{path}: no such file or folder.")
-    files = []
+    files, pickles = list[pathlib.Path](), sorted(path.glob("*.pkl"))
     for file in sorted(path.glob("*.csv")):
         with file.open(encoding="utf-8", errors="replace") as lines:
             header = lines.readline()
         # Other CSVs, such as models.csv, may lie beside the data.
         if COST_SUFFIX in header or "sample_id" in header:
             files.append(file)
-    if not files:
-        files = sorted(path.glob("*.pkl"))
-        if len(files) > 1:
-            names = ", ".join(file.name for file in files)
-            raise TableError(f"{path}: name one of the pickles {names}, they are different sets.")
-    if not files:
+    if not files and not pickles:
         raise TableError(
             f"{path}: no RouterBench file, need CSVs with '<LLM>{COST_SUFFIX}' columns or one .pkl."
         )
-    return files
+    if not files and len(pickles) > 1:
+        names = ", ".join(file.name for file in pickles)
+        raise TableError(f"{path}: name one of the pickles {names}, they are different sets.")
+    return files or pickles
 
 
 def _find_servers(frame: pl.DataFrame, file: pathlib.Path) -> tuple[str, ...]:
