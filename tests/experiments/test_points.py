@@ -54,7 +54,7 @@ def test_rates_by_rule_are_the_papers_on_the_papers_data(provenance, own, by_rul
     served = ServedRates(0.6, 0.7, (0,), 0.9)
     source = DatasetSource.__new__(DatasetSource)
     object.__setattr__(source, "table", SimpleNamespace(provenance=provenance))
-    object.__setattr__(source, "_served", {2: served})
+    object.__setattr__(source, "_cached", {("served", 2): served})
     asked = config(arrival_rate="by_rule", rates_by_K={2: [0.61, 0.71]} if own else None)
     rates = grid.resolve_rates(GridPoint("p", asked, {}, {}), source).config.arrival_rate
     assert rates == (list(choose_arrival_rates(served)) if by_rule else [0.61, 0.71])
