@@ -39,7 +39,7 @@ from cqbjax.policies import RandomRouting, RouterPolicy
 from cqbjax.policies.assortments import choose_query_and_servers, init_stateless, update_stateless
 
 TODAY = "today"
-LEARNING = ["greedy", "acqb", "thompson_fallback_least_served"]  # labels
+LEARNING = ["greedy", "acqb", "ucb_fallback_least_served"]  # labels
 MAX_FIXED = 3  # LLMs that are compared as the only one
 DRAWS = 4000  # of the means, for the probability of being the best
 BEST = 0.8  # the probability from which a policy is called the best
