@@ -93,7 +93,7 @@ def link_conversations(
 
 def find_retrials(
     log: pl.DataFrame, embeddings: np.ndarray | None, rule: LinkingRule
-) -> tuple[np.ndarray, list[int]]:
+) -> tuple[np.ndarray, tuple[int, int, int]]:
     """Find the conversation that each one is a retrial of.
 
     Args:
@@ -115,31 +115,29 @@ def find_retrials(
     )
     order = np.lexsort((row, arrival, user))
     starts = np.flatnonzero(np.diff(user[order], prepend=-1))
-    before = np.full(len(user), -1)
-    counts = np.zeros(3, np.int64)
+    before, early = np.full(len(user), -1), 0
     vectors = embeddings if rule.threshold < 1 else None
     for group in np.split(order, starts[1:]):
         if len(group) > 1:
-            links, made = _link_user(text[group], arrival[group], ended[group], vectors, rule)
+            links, others = _link_user(text[group], arrival[group], ended[group], vectors, rule)
             before[group] = np.where(links >= 0, group[links], -1)
-            counts += made
-    return before, counts.tolist()
+            early += others
+    linked = np.flatnonzero(before >= 0)
+    identical = int((text[linked] == text[before[linked]]).sum())
+    return before, (identical, len(linked) - identical, early)
 
 
 def _link_user(
     text: np.ndarray, arrival: np.ndarray, ended: np.ndarray, embeddings: np.ndarray | None,
     rule: LinkingRule,
-) -> tuple[np.ndarray, tuple[int, int, int]]:  # fmt: skip
+) -> tuple[np.ndarray, int]:  # fmt: skip
     """Link one user's conversations, which are in the order of arrival.
 
     Returns:
-        The index of the conversation that each is a retrial of, -1 if none, and the counts of
-        `Chains`.
+        The index of the conversation that each is a retrial of, -1 if none, and `Chains.early`.
     """
-    size, gap = len(text), round(rule.min_gap * SECOND)
-    before = np.full(size, -1)
-    unresolved = np.ones(size, bool)
-    identical = similar = early = 0
+    gap, early = round(rule.min_gap * SECOND), 0
+    before, unresolved = np.full(len(text), -1), np.ones(len(text), bool)
     distinct, text = np.unique(text, return_inverse=True)
     for i, same in _find_same_texts(distinct, text, embeddings, rule.threshold):
         first = max(i - 1, 0) if rule.among == "adjacent" else 0
@@ -147,13 +145,11 @@ def _link_user(
         ends = ended[candidates]
         ended_before = candidates[(ends < arrival[i]) & (ends + gap <= arrival[i])]
         if len(ended_before):
-            latest = before[i] = ended_before[-1]
-            unresolved[latest] = False
-            identical += text[latest] == text[i]
-            similar += text[latest] != text[i]
+            before[i] = ended_before[-1]
+            unresolved[before[i]] = False
         else:
             early += len(candidates) > 0
-    return before, (int(identical), int(similar), int(early))
+    return before, early
 
 
 def _find_same_texts(
