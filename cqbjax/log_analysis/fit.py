@@ -78,7 +78,7 @@ def fit_log(
     if contexts not in (None, *candidates):
         raise LogError(f"contexts={contexts} must be one of {', '.join(candidates)}.")
     chosen = departures.choose_contexts(attempts, candidates, len(log.models), contexts)
-    mean, draws, chances, overlap = _correct(log, attempts, chosen, candidates, retries, seed)
+    mean, draws, chances, overlap = _debias(log, attempts, chosen, candidates, retries, seed)
     level = departures.find_outcome_level(
         retries.query[retries.labelled], retries.attempt[retries.labelled], attempts,
         chances[attempts.text, attempts.model],
@@ -125,7 +125,7 @@ def _collect_attempts(log: RequestLog, retries: Retries) -> Attempts:
     )  # fmt: skip
 
 
-def _correct(
+def _debias(
     log: RequestLog, attempts: Attempts, chosen: ChosenContexts,
     candidates: Mapping[str, np.ndarray], retries: Retries, seed: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Overlap]:  # fmt: skip
