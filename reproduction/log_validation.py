@@ -9,6 +9,7 @@ and gaps are those of the fit. Beside it is the naive analysis: each LLM's own s
 are not retried, with its binomial interval.
 """
 
+import functools
 import json
 import sys
 import tempfile
@@ -69,24 +70,35 @@ def validate_log(number: int) -> dict[str, Any]:
             "planted", fitted.arrays, fitted.timing, fitted.about, Path(folder)
         )
         pool = scenario.make_posterior_pool(str(files[3]))
-    learning = {"greedy": LlmRanking(index="greedy")}
-    rate = fitted.timing.arrival_rate
-    dynamics = [Orbit(delays=np.maximum(1, np.ceil(fitted.timing.gaps
-                                                   / fitted.timing.round_seconds)))]  # fmt: skip
-    channels = [ServiceChannels(count=CHANNELS)]
-    shown = compare.compare(
-        fitted.arrays, fitted.about, with_dynamics(pool, dynamics, channels), rate, 1.0, learning,
-        SEEDS, HORIZON,
+    # The columns of the truth in the order of the log's LLMs.
+    order = [ord(name[-1]) - ord("a") for name in log.models]
+    truth = LogTruth(*(part[..., order] for part in truth))
+    delays = np.maximum(1, np.ceil(fitted.timing.gaps / fitted.timing.round_seconds))
+    dynamics = [Orbit(delays=delays)], [ServiceChannels(count=CHANNELS)]
+    run = functools.partial(
+        compare.compare, about=fitted.about, arrival_rate=fitted.timing.arrival_rate, service=1.0,
+        learning={"greedy": LlmRanking(index="greedy")}, horizon=HORIZON,
     )  # fmt: skip
-    table = compare.tabulate(shown)
+    shown = run(fitted.arrays, source=with_dynamics(pool, *dynamics), seeds=SEEDS)
     arrays, true_pool = _make_truth(frame, truth, log, found, fitted.arrays, pool.source)
-    true = compare.compare(
-        arrays, fitted.about, with_dynamics(true_pool, dynamics, channels), rate, 1.0, learning,
-        TRUE_SEEDS, HORIZON,
-    ).outcomes  # fmt: skip
-    row: dict[str, Any] = {**settings, "rows": log.frame.height, "precision": precision,
-                           "contexts": fitted.chosen.name, "policies": shown.labels,
-                           "unsupported": table["unsupported"].to_list()}  # fmt: skip
+    true = run(arrays, source=with_dynamics(true_pool, *dynamics), seeds=TRUE_SEEDS).outcomes
+    table, queue = compare.tabulate(shown), true["queue"].mean(axis=1)
+    best = queue[int(table["queue"].to_numpy().argmin())]
+    # The naive analysis: an LLM's share of answers without a retry, with its binomial interval.
+    counts = np.bincount(log.frame["model"].to_numpy())
+    shares = [
+        estimate_share((1 - rate) * count, count)
+        for rate, count in zip(fitted.about["retried"].values(), counts.tolist(), strict=True)
+    ]
+    departure = truth.departure.mean(axis=0)
+    row: dict[str, Any] = {
+        **settings, "rows": log.frame.height, "precision": precision,
+        "contexts": fitted.chosen.name, "policies": shown.labels,
+        "unsupported": table["unsupported"].to_list(), "text": compare.recommend(table, shown),
+        "loss": float(best - queue.min()) / max(float(np.ptp(queue)), 1e-9),
+        "naive_held": [bool(low <= value <= high)
+                       for (_, low, high), value in zip(shares, departure, strict=True)],
+    }  # fmt: skip
     for name in METRICS:
         value, mean = true[name].mean(axis=1), table[name].to_numpy()
         own = 1.96 * true[name].std(axis=1) / TRUE_SEEDS**0.5
@@ -94,13 +106,6 @@ def validate_log(number: int) -> dict[str, Any]:
         row[f"{name}_true"] = value.tolist()
         row[f"{name}_held"] = (abs(mean - value) <= np.hypot(bound - mean, own)).tolist()
         row[f"{name}_error"] = (mean - value).tolist()
-    queue = true["queue"].mean(axis=1)
-    text = compare.recommend(table, shown)
-    row["text"] = text
-    best = int(table["queue"].arg_min())  # type: ignore[arg-type]
-    spread = float(queue.max() - queue.min())
-    row["loss"] = float(queue[best] - queue.min()) / max(spread, 1e-9)
-    row["naive_held"] = _check_naive(fitted, truth, log)
     return row
 
 
@@ -109,32 +114,17 @@ def _make_truth(
     arrays: scenario.ScenarioArrays, pool: PromptPool,
 ) -> tuple[scenario.ScenarioArrays, PromptPool]:  # fmt: skip
     """Return the arrays and prompts of a scenario with the true departures, prices and routing."""
-    order = [ord(name[-1]) - ord("a") for name in log.models]
-    topic = {word: n for n, words in enumerate(TOPICS.values()) for word in words}
-    texts = frame["prompt"].str.extract(r": (.*?), ")
-    by_text = dict(zip(log.frame["text"], (topic[one] for one in texts), strict=True))
-    text = log.frame["text"].to_numpy()[found.query]
-    first = text[found.before < 0]
+    numbers = {word: n for n, words in enumerate(TOPICS.values()) for word in words}
+    topic = [numbers[word] for word in frame["prompt"].str.extract(r": (.*?), ")]
+    by_text = dict(zip(log.frame["text"], topic, strict=True))
+    first = log.frame["text"].to_numpy()[found.before < 0]
     sample = first[np.random.default_rng(0).permutation(len(first))[: scenario.MAX_PROMPTS]]
     topics = np.array([by_text[one] for one in sample])
-    departure = truth.departure[topics][:, order]
-    usd = np.tile(truth.usd[order] * 201 / 200, (len(sample), 1))
-    true = arrays._replace(dollars=usd, routing=truth.routing[topics][:, order])
-    return true, PromptPool(
-        contexts=pool.contexts, utilities=jnp.asarray(logit(departure), float),
+    usd = np.tile(truth.usd * 201 / 200, (len(sample), 1))
+    return arrays._replace(dollars=usd, routing=truth.routing[topics]), PromptPool(
+        contexts=pool.contexts, utilities=jnp.asarray(logit(truth.departure[topics]), float),
         pool_size=pool.pool_size, dollars=jnp.asarray(usd, float), scores=pool.scores,
     )  # fmt: skip
-
-
-def _check_naive(fitted: fit.LogFit, truth: LogTruth, log: requests.RequestLog) -> list[bool]:
-    """Return whether each LLM's share of answers without a retry holds its true departure."""
-    held = []
-    for name, rate in fitted.about["retried"].items():
-        count = int((log.frame["model"] == log.models.index(name)).sum())
-        _, low, high = estimate_share((1 - rate) * count, count)
-        value = truth.departure[:, ord(name[-1]) - ord("a")].mean()
-        held.append(bool(low <= value <= high))
-    return held
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
