@@ -245,8 +245,7 @@ def fit_departures(
             beta = beta + (step * min(1.0, 3.0 / max(longest, 1e-12))).reshape(beta.shape)
             if longest <= largest:
                 break
-        inverse = scipy.linalg.cho_solve(root, np.eye(len(prior)))
-        return beta, score, hessian, inverse
+        return beta, score, hessian, scipy.linalg.cho_solve(root, np.eye(len(prior)))
 
     beta, wide = np.zeros((number, size)), np.ones(len(rows))
     for _ in range(STEPS):

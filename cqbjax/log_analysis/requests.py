@@ -156,6 +156,7 @@ def read_log(
     """
     finder, prompts, users = FieldFinder(columns or {}), PromptReader(), dict[int, int]()
     requests, bad = list[Fields](), list[tuple[str, int]]()
+    frames = list[pl.DataFrame]()  # columns of texts take less memory than rows
     form, rows, with_prompts = "", 0, False
     for rows, (line, row) in enumerate(read_rows(path), 1):  # noqa: B007  the number of rows
         if isinstance(row, str):
@@ -169,10 +170,13 @@ def read_log(
             bad += [] if found else [("no prompt with an answer", line)]
         except (TypeError, AttributeError, KeyError, ValueError):
             bad.append((f"not of the form of the rows before, {form}", line))
+        if len(requests) >= 16 * BATCH:
+            frames.append(pl.DataFrame(requests, SCHEMA))
+            requests.clear()
     finder.check()
     fields = [f"{what}={'/'.join(names)}" for what, names in finder.used.items()]
     notes = [f"Read as {form}: {', '.join(fields)}."] if fields else []
-    raw = pl.DataFrame(requests, SCHEMA)
+    raw = pl.concat([*frames, pl.DataFrame(requests, SCHEMA)])
     timed = raw["time"].null_count() < raw.height
     frame = _drop_bad(_parse(raw, models or {}, notes), timed, bad)
     reasons = _count_bad(path, rows, bad, max_bad, frame)
@@ -261,8 +265,7 @@ def _sort(frame: pl.DataFrame, timed: bool, notes: list[str]) -> pl.DataFrame:
         notes.append(
             f"{copies.height:,} duplicates are left out, the first in line {copies['line'][0]}."
         )
-    back = int((frame["time"].diff() < 0).sum())
-    if timed and back:
+    if timed and (back := int((frame["time"].diff() < 0).sum())):
         notes.append(f"{back:,} rows are earlier than the row before: they are sorted by time.")
     time = pl.col("time") if timed else pl.int_range(pl.len()).cast(pl.Float64)
     took = pl.when(timed).then(pl.coalesce(pl.col("ended") - time, pl.col("latency")).clip(0))
@@ -322,8 +325,7 @@ def _name_oddities(frame: pl.DataFrame, models: Iterable[str]) -> list[str]:
     """Return sentences on failed requests, empty answers, shared accounts and renamed LLMs."""
     notes, versions = [], dict[str, list[str]]()
     for column, what in (("failed", "requests failed"), ("empty", "answers are empty")):
-        count = int(frame[column].sum())
-        if count:
+        if count := int(frame[column].sum()):
             notes.append(f"{count:,} {what}: they count as attempts.")
     for name in models:
         plain = VERSION.sub("", name.lower().rpartition("/")[2])
