@@ -17,14 +17,6 @@ COMMANDS = {
     "log": "describe a log of requests, and fit a scenario to it",
     "prepare_data": "build a dataset's table and embeddings, once",
 }
-# Retired commands, and their replacements.
-RETIRED = {
-    "estimator_error": "`python -m tests.reference.estimator_error` in a checkout",
-    "known_answers": "`python -m tests.reference.known_answers` in a checkout",
-    "offline_value": "`cqbjax run kind=offline_value` in a checkout",
-    "rank_settings": "the column mean_queue_regret in the tables of `cqbjax run kind=sensitivity`",
-    "sensitivity": "`cqbjax run kind=sensitivity`",
-}
 
 
 @end_quietly()
@@ -32,7 +24,7 @@ def main() -> None:
     """Run the command that the first argument names, or list all commands.
 
     Raises:
-        SystemExit: of status 2, for an unknown or retired command.
+        SystemExit: of status 2, for an unknown command.
     """
     name, *words = sys.argv[1:] or ["help"]
     if name in ("-h", "--help", "help"):
@@ -46,12 +38,9 @@ def main() -> None:
         print(f"cqbjax {cqbjax.__version__}")
         return
     name = name.replace("-", "_")
-    if name in RETIRED:
-        print(f"error: the command {name} is retired: use {RETIRED[name]}", file=sys.stderr)
-        raise SystemExit(2)
     if name not in COMMANDS:
-        error = f"error: {name} is no command{suggest_names(name, list(COMMANDS))}"
-        print(error, file=sys.stderr)
+        suggestion = suggest_names(name, list(COMMANDS))
+        print(f"error: {name} is no command{suggestion}", file=sys.stderr)
         raise SystemExit(2)
     sys.argv = [f"cqbjax {name}", *words]
     importlib.import_module(f"cqbjax.cli.{name}").main()

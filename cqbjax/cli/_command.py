@@ -92,7 +92,7 @@ def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) ->
     signal.signal(signal.SIGINT, _interrupt)
     _compose.register_plugins(folder)
     if {"-h", "--help"} & {*sys.argv[1:]}:
-        print(_help.format_help("run" if folder == CONF else "prepare_data", folder))
+        print(_help.format_help(folder))
         return
     if folder == CONF:
         sys.argv = ["verbose=true" if word in ("-v", "--verbose") else word for word in sys.argv]

@@ -95,7 +95,7 @@ def test_help_of_run_fits_a_screen_and_names_all_keys_and_groups(console_output)
     settings = (CONF / "config.yaml").read_text().split("\nhydra:")[0]
     assert {*re.findall(r"^(\w+):", settings, re.MULTILINE)} - {"defaults"} <= shown
     assert {*re.findall(r"^  - (\w+): .*#", settings, re.MULTILINE)} <= shown
-    text = _help.format_help("prepare_data", CONF / "prepare")
+    text = _help.format_help(CONF / "prepare")
     settings = (CONF / "prepare" / "config.yaml").read_text().split("\nhydra:")[0]
     for key in {*re.findall(r"^(?:  )?(\w+):", settings, re.MULTILINE)} - {"defaults"}:
         assert re.search(rf"^ +{key}\b", text, re.MULTILINE)
@@ -123,23 +123,6 @@ SIMILAR = {
 @pytest.mark.parametrize("word", cases(SIMILAR, ["num_sed=3"]))
 def test_misspelled_names_get_suggestions(word):
     assert refusal_of([word]).startswith(f"error: {SIMILAR[word]}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "replacement"), console.RETIRED.items())
-def test_retired_commands_name_their_replacement(name, replacement, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["cqbjax", name, "experiment=synthetic"])
-    with pytest.raises(SystemExit) as stopped:
-        console.main()
-    error_text = capsys.readouterr().err
-    assert stopped.value.code == 2 and name not in console.COMMANDS
-    assert error_text == f"error: the command {name} is retired: use {replacement}\n"
-    words = replacement.split("`")[1].split()
-    if words[:2] == ["python", "-m"]:
-        assert callable(importlib.import_module(words[2]).main)
-    else:
-        assert words[1] in console.COMMANDS
-        compose_config(*words[2:])
 
 
 COMMANDS = ("run", "prepare_data")
