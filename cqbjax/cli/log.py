@@ -20,7 +20,7 @@ import yaml
 
 from cqbjax.cli._command import Arguments, run_plain
 from cqbjax.core.inputs import is_number, suggest_names
-from cqbjax.experiments.validation import COUNT, GROUPS, TEXT, Rule, one_of, validate_name
+from cqbjax.experiments.validation import COUNT, TEXT, Rule, one_of, validate_name
 
 MAPPING: Rule = (lambda x: isinstance(x, dict), "must be a mapping, such as {time: created_at}")
 SHARE: Rule = (lambda x: is_number(x) and 0 < x <= 1, "must be a number in (0, 1]")
@@ -61,13 +61,12 @@ def parse_keys(verb: str, words: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or key not in VERBS[verb]:
             raise ValueError(f"{word} is unknown here{suggest_names(key, list(VERBS[verb]))}")
-        is_allowed, allowed = VERBS[verb][key]
         try:
             values[key] = yaml.safe_load(text)
         except yaml.YAMLError:
             values[key] = None
-        if not is_allowed(values[key]):
-            raise ValueError(f"{word} {allowed}")
+        if not VERBS[verb][key][0](values[key]):
+            raise ValueError(f"{word} {VERBS[verb][key][1]}")
     return values
 
 
@@ -131,7 +130,8 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
     from cqbjax.cli._compose import compose_jobs, find_user_folder, initialize_hydra
     from cqbjax.cli._instantiate import make
     from cqbjax.core.files import write_atomic
-    from cqbjax.experiments.study import build_queries
+    from cqbjax.experiments.study import build_source
+    from cqbjax.experiments.study_types import prepare_points
     from cqbjax.figures import save_figure
     from cqbjax.log_analysis import compare, scenario
     from cqbjax.results import tables
@@ -146,16 +146,12 @@ def compare_policies(name: str, keys: dict[str, Any]) -> None:
         (job,) = compose_jobs([[f"scenario={name}", f"policy=[{policies}]"]])
     arrays, about = scenario.load_arrays(job.config.source.file)
     horizon = keys.get("horizon") or scenario.choose_horizon(about, job.config.arrival_rate)
-    config = job.config.with_values({"horizon": horizon})
-    chosen, users, service = (
-        {str(label): make(node) for label, node in config[key].items()} for key in GROUPS
-    )
-    source = build_queries(config, make(config.source), [*users.values()], [*service.values()])
-    rounds = next((one.rounds for one in service.values() if hasattr(one, "rounds")), 1.0)
-    seeds = keys.get("seeds", SEEDS)
+    (point,) = prepare_points(job.config.with_values({"horizon": horizon}), make)
+    rounds = next((one.rounds for one in point.service if hasattr(one, "rounds")), 1.0)
     compared = compare.compare(
-        arrays, about, source, config.arrival_rate, rounds, chosen, seeds, horizon
-    )
+        arrays, about, build_source(point), job.config.arrival_rate, rounds, point.policies,
+        keys.get("seeds", SEEDS), horizon,
+    )  # fmt: skip
     table = compare.tabulate(compared)
     lines = list(compare.describe_comparison(compared, table))
     shown = compare.select_columns(compared, table)

@@ -1,6 +1,5 @@
 """Clusters: Ray and Slurm run the shards of a sweep elsewhere, behind one method."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,22 +132,18 @@ class Slurm:
             )
             array = {} if self.local else {"slurm_array_parallelism": self.at_once}
             executor.update_parameters(timeout_min=self.minutes, **array, **(self.settings or {}))
-            jobs = dict(enumerate(executor.map_array(function, tasks)))
+            jobs = executor.map_array(function, tasks)
         except (RuntimeError, NameError, TypeError, submitit.core.utils.FailedJobError) as error:
             raise ValueError(f"cluster=slurm cannot submit: {describe_error(error)}") from error
-        while jobs:
-            ended = [number for number, job in jobs.items() if job.done()]
-            for number in ended:
-                job, value, reason = jobs.pop(number), None, ""
-                try:
-                    value = job.result()
-                except submitit.core.utils.UncompletedJobError:
-                    reason = f"job {job.job_id} was lost (its log: {job.paths.stderr})"
-                except submitit.core.utils.FailedJobError as error:
-                    reason = describe_error(error, -1)
-                yield TaskResult(number, value, reason)
-            if jobs and not ended:
-                time.sleep(self.every)
+        for job in submitit.helpers.as_completed(jobs, poll_frequency=self.every):
+            value, reason = None, ""
+            try:
+                value = job.result()
+            except submitit.core.utils.UncompletedJobError:
+                reason = f"job {job.job_id} was lost (its log: {job.paths.stderr})"
+            except submitit.core.utils.FailedJobError as error:
+                reason = describe_error(error, -1)
+            yield TaskResult(jobs.index(job), value, reason)
 
 
 def describe_error(error: BaseException, line: int = 0) -> str:

@@ -182,10 +182,14 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
     Raises:
         ValueError: a key has a value that is not allowed, or no policy runs at a point.
     """
-    grid = _list_values(config)
+    values = {key: select(config, key) for key in config.get("grid") or ()}
+    grid = {key: value for key, value in values.items() if isinstance(value, list)}
+    for key, value in grid.items():
+        if not value or len({str(one) for one in value}) < len(value):
+            raise ValueError(f"{key}={value} must be a value or a list of distinct ones")
     points = []
-    for values in itertools.product(*grid.values()):
-        combination = dict(zip(grid, values, strict=True))
+    for one_of_each in itertools.product(*grid.values()):
+        combination = dict(zip(grid, one_of_each, strict=True))
         resolved = config.with_values(combination)
         point = Config(resolved)
         point.pop("grid", None)
@@ -213,23 +217,6 @@ def compose(config: ComposedConfig, swept: Mapping[str, Any] | None = None) -> l
         name = format_words(stored).replace("/", "_") or f"K={point.K}"
         points.append(GridPoint(name, point, stored, left_out, dimensions=format_words(dimensions)))
     return points
-
-
-def _list_values(config: Config) -> dict[str, list[Any]]:
-    """Return the values of the keys of the grid.
-
-    Raises:
-        ValueError: naming a key whose list is empty or repeats a value.
-    """
-    lists = {}
-    for key in config.get("grid") or ():
-        value = select(config, key)
-        if not isinstance(value, list):
-            continue
-        lists[key] = list(value)
-        if not value or len({str(one) for one in value}) < len(value):
-            raise ValueError(f"{key}={value} must be a value or a list of distinct ones")
-    return lists
 
 
 def format_words(values: Mapping[str, Any]) -> str:

@@ -100,26 +100,26 @@ def _print_estimates(
     points: Sequence[PreparedPoint], index: ResultIndex, preparing: float, console: Console
 ) -> None:
     """Print what the points that are not stored would take; checking took `preparing` seconds."""
-    left, recorded = select_missing(points, index), 0
+    left, study_type = select_missing(points, index), points[0].study_type
     stored = len(points) - len({one.point.label for one in left})
     with show_progress() as progress:
-        estimates = points[0].study_type.estimate(left, progress)
-    for shard in divide(left):
-        recorded = max(recorded, sum(one.study_type.count_bytes(one) for one in shard))
-    lines = [
-        f"{one.description}: compiling {one.compiling:.1f} s, running {one.running:.1f} s"
-        for one in estimates
-    ]
+        estimates = study_type.estimate(left, progress)
+    shards = study_type.divide(left) if left else []
+    recorded = max((sum(map(study_type.count_bytes, shard)) for shard in shards), default=0)
     compiling = sum(one.compiling for one in estimates)
     running = sum(one.running for one in estimates)
-    total = (
+    lines = [
+        *(
+            f"{one.description}: compiling {one.compiling:.1f} s, running {one.running:.1f} s"
+            for one in estimates
+        ),
         f"{len(points)} points, {stored} of them stored; {len(estimates)} groups, a program each; "
         f"about {preparing + compiling + running:.0f} s: checking {preparing:.0f}, "
         f"compiling {compiling:.0f} (done now, and cached), running {running:.0f}; fits of routers "
         f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
-        "are in memory until they are stored"
-    )
-    display.print_lines(console, [*lines, total])
+        "are in memory until they are stored",
+    ]
+    display.print_lines(console, lines)
 
 
 def _find_missing(
@@ -189,12 +189,69 @@ def run_points(
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points, in this process or on the cluster of their configuration.
 
-    Arguments, result and errors are those of `run_all`; `make` instantiates a configuration.
+    Args:
+        points: from `select_missing`.
+        index: index of the experiment's folder.
+        make: instantiates a configuration.
+        progress: receives fits, compiling and rounds.
+        console: prints policies that are left out, and the dataset.
+        fail_fast: whether a point that cannot run ends the study.
+
+    Returns:
+        Label of a point that could not run -> why.
+
+    Raises:
+        ValueError: a file cannot be written; with `fail_fast`, also that of such a point.
     """
+    lost = dict[str, str]()
     cluster = points[0].point.config.get("cluster") if points else None
-    if not cluster:
-        return run_all(points, index, progress, console, fail_fast)
-    return run_on_cluster(make(cluster), make, points, index, progress, fail_fast)
+    if cluster:
+        return run_on_cluster(make(cluster), make, points, index, progress, fail_fast)
+    progress.reserve(sum(one.study_type.count_rounds(one) for one in points))
+    for shard in points[0].study_type.divide(points) if points else ():
+        lost |= run_shard(shard, index, progress, console, fail_fast)
+    progress.release()
+    return lost
+
+
+def run_shard(
+    shard: Sequence[PreparedPoint], index: ResultIndex, progress: Reporter, console: Console,
+    fail_fast: bool,
+) -> dict[str, str]:  # fmt: skip
+    """Run the points of a shard together, and store them; see `run_points`.
+
+    If one of them cannot run, each of them runs alone, so that the others are stored.
+    """
+    begun, known, parts = time.perf_counter(), list(index.manifests), list[str]()
+    for request in map(request_of, shard):
+        key = request.key
+        parts += [request.name, key.point, *key.policies.values(), str(request.cells)]
+    resume = index.folder / UNFINISHED / hash_parts(*parts)
+    notes = list(dict.fromkeys(line for one in shard for line in study.describe_point(one)))
+    more = [f"and so on for {len(notes) - MAX_LINES} more points"] * (len(notes) > MAX_LINES)
+    display.print_lines(console, [*notes[:MAX_LINES], *more])
+    try:
+        datasets = shard[0].study_type.run(shard, progress, resume)
+    except QueueOverflow as error:
+        if fail_fast:
+            raise
+        if len(shard) == 1:
+            return {shard[0].point.label: str(error)}
+        alone = (run_shard([one], index, progress, console, fail_fast) for one in shard)
+        return {label: why for lost in alone for label, why in lost.items()}
+    seconds = time.perf_counter() - begun
+    stored = []
+    for one, data in zip(shard, datasets, strict=True):
+        config = configs.to_plain(one.point.requested or one.point.config)
+        # LibYAML takes a third of Python's time.
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        text = yaml.dump(config, Dumper=dumper, sort_keys=False, allow_unicode=True)
+        stored.append(StoredPoint(data, manifest_of(one, data, seconds), str(text)))
+    index.store(stored, known if shard[0].point.config.rerun else None)
+    shutil.rmtree(resume, ignore_errors=True)
+    with contextlib.suppress(OSError):  # other shards are unfinished, or it is gone
+        resume.parent.rmdir()
+    return {}
 
 
 class ShardTask(NamedTuple):
@@ -230,7 +287,7 @@ def run_task(task: ShardTask) -> dict[str, str]:
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
         points.append(one._replace(policies=policies))
     index = ResultIndex.of_study(task.folder, points[0].point.config.name)
-    return run_all(points, index, Reporter(), Console(quiet=True), task.fail_fast)
+    return run_shard(points, index, Reporter(), Console(quiet=True), task.fail_fast)
 
 
 @functools.cache
@@ -245,23 +302,8 @@ def run_on_cluster(
     cluster: Cluster, make: Make, points: Sequence[PreparedPoint], index: ResultIndex,
     progress: Reporter, fail_fast: bool,
 ) -> dict[str, str]:  # fmt: skip
-    """Run and store points on a cluster, one task for each shard.
-
-    Args:
-        cluster: runs the tasks.
-        make: instantiates a configuration.
-        points: from `select_missing`.
-        index: index of the experiment's folder.
-        progress: advances by whole shards.
-        fail_fast: whether a point that cannot run stops the study.
-
-    Returns:
-        Label of each point that cannot run -> why.
-
-    Raises:
-        ValueError: with `fail_fast`, for the first of them.
-    """
-    divided = divide(points, MIN_SHARDS)
+    """Run and store points on a cluster, one task for each shard; see `run_points`."""
+    divided = points[0].study_type.divide(points, MIN_SHARDS)
     tasks = [
         ShardTask(
             [one.point for one in shard], [list(one.policies) for one in shard],
@@ -277,10 +319,8 @@ def run_on_cluster(
         progress.advance(rounds[result.number])
         if result.reason and fail_fast:
             raise ValueError(result.reason)
-        if result.reason:
-            lost |= {one.point.label: result.reason for one in divided[result.number]}
-        else:
-            lost |= result.value
+        failed = {one.point.label: result.reason for one in divided[result.number]}
+        lost |= failed if result.reason else result.value
     return lost
 
 
@@ -337,70 +377,6 @@ def _form_blocks(cells: Sequence[Cell]) -> Iterator[tuple[tuple[Any, ...], range
             ranges.append(range(seed, seed + 1))
     for seeds in dict.fromkeys(one for ranges in missing.values() for one in ranges):
         yield tuple(rate for rate, ranges in missing.items() if seeds in ranges), seeds
-
-
-def divide(points: Sequence[PreparedPoint], min_shards: int = 1) -> list[list[PreparedPoint]]:
-    """Divide points into shards; see `StudyType.divide`."""
-    return points[0].study_type.divide(points, min_shards) if points else []
-
-
-def run_all(
-    points: Sequence[PreparedPoint], index: ResultIndex, progress: Reporter, console: Console,
-    fail_fast: bool,
-) -> dict[str, str]:  # fmt: skip
-    """Run and store points, shard by shard.
-
-    If a point of a shard cannot run, each of its points runs alone, so that the others are stored.
-
-    Args:
-        points: from `select_missing`.
-        index: index of the experiment's folder.
-        progress: receives fits, compiling and rounds.
-        console: prints policies that are left out, and the dataset.
-        fail_fast: whether a point that cannot run ends the study.
-
-    Returns:
-        Label of a point that could not run -> why.
-
-    Raises:
-        ValueError: a file cannot be written; with `fail_fast`, also that of such a point.
-    """
-    lost, left, known = dict[str, str](), divide(points), list(index.manifests)
-    progress.reserve(sum(one.study_type.count_rounds(one) for one in points))
-    while left:
-        shard = left.pop(0)
-        begun, parts = time.perf_counter(), list[str]()
-        for request in map(request_of, shard):
-            key = request.key
-            parts += [request.name, key.point, *key.policies.values(), str(request.cells)]
-        resume = index.folder / UNFINISHED / hash_parts(*parts)
-        notes = list(dict.fromkeys(line for one in shard for line in study.describe_point(one)))
-        more = [f"and so on for {len(notes) - MAX_LINES} more points"] * (len(notes) > MAX_LINES)
-        display.print_lines(console, [*notes[:MAX_LINES], *more])
-        try:
-            datasets = shard[0].study_type.run(shard, progress, resume)
-        except QueueOverflow as error:
-            if fail_fast:
-                raise
-            if len(shard) == 1:
-                lost[shard[0].point.label] = str(error)
-            else:
-                left[:0] = [[one] for one in shard]
-            continue
-        seconds = time.perf_counter() - begun
-        stored = []
-        for one, data in zip(shard, datasets, strict=True):
-            config = configs.to_plain(one.point.requested or one.point.config)
-            # LibYAML takes a third of Python's time.
-            dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-            text = yaml.dump(config, Dumper=dumper, sort_keys=False, allow_unicode=True)
-            stored.append(StoredPoint(data, manifest_of(one, data, seconds), str(text)))
-        index.store(stored, known if shard[0].point.config.rerun else None)
-        shutil.rmtree(resume, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other shards are unfinished, or it is gone
-            resume.parent.rmdir()
-    progress.release()
-    return lost
 
 
 def read_back(

@@ -3,13 +3,13 @@
 The scenario of a point is its source with arrivals, drift, and user and service dynamics.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cqbjax.core.inputs import UNSET
 from cqbjax.core.labels import PAPER, SERVERS, USER_DATA, join_names
-from cqbjax.core.scenario import ServiceModel, UserModel, with_dynamics
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.times import read_times
@@ -37,9 +37,10 @@ from cqbjax.sources import (
     convert_trace,
 )
 
-# The paper's settings of a dataset's source; others are described.
+# The paper's settings of a dataset's source, and of the synthetic one; others are described.
 PAPER_SETTINGS = {
     "rho": 5.0, "low": 0.1, "high": 0.99, "min_max": True, "repeats": True, "outcome": "attempt",
+    "reference_rate": None,
 }  # fmt: skip
 PROCESSES = ("bernoulli", "bursty", "batches", "trace")
 DRIFT = ("jump_at", "quarter")
@@ -132,8 +133,20 @@ def validate_point(prepared: PreparedPoint) -> SweepSpec:
 
 
 def build_source(prepared: PreparedPoint) -> Source:
-    """Return the source of a point's sweep, with arrivals, drift and dynamics."""
-    return build_queries(prepared.point.config, prepared.source, prepared.users, prepared.service)
+    """Return the source of a point's sweep, with arrivals, drift and dynamics.
+
+    Raises:
+        ValueError: `arrivals` is not one of the processes, or the trace cannot be read.
+    """
+    config, source = prepared.point.config, prepared.source
+    drawn: Any = source.queries if isinstance(source, DatasetSource) else source
+    drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
+    if drift:
+        drawn = DriftWrapper(source=drawn, **drift)
+    process = _build_process(config)
+    if process is not None:
+        drawn = ArrivalWrapper(source=drawn, process=process)
+    return with_dynamics(drawn, prepared.users, prepared.service)
 
 
 def train_point(
@@ -156,27 +169,22 @@ def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
     source, config = prepared.source, prepared.point.config
     name, proxy_note, provenance = "synthetic", "", PAPER
     more: dict[str, Any] = {}
+    settings = {
+        key: config.source[key] for key, usual in PAPER_SETTINGS.items()
+        if config.source.get(key, usual) != usual
+    }  # fmt: skip
     if isinstance(source, DatasetSource):
         table = source.table
         name, proxy_note, provenance = table.name, table.proxy_note, table.provenance
         more = {SERVERS: join_names(table.servers)}
-        settings = {
-            key: config.source[key] for key, usual in PAPER_SETTINGS.items()
-            if config.source.get(key, usual) != usual
-        }  # fmt: skip
     elif type(source) is Synthetic:
         more = {"slackness": float(config.slackness)}
-        rate = config.source.get("reference_rate")
-        settings = {} if rate is None else {"reference_rate": rate}
     else:
         # The name of a user-defined source has its module, so that it is never taken for ours.
         name = f"{type(source).__module__}.{type(source).__qualname__}"
         name = type(source).__name__ if name.startswith("cqbjax.") else name
-        provenance, more, settings = (
-            USER_DATA,
-            {"source_settings": ""},
-            list_settings(config.source),
-        )
+        provenance, more = USER_DATA, {"source_settings": ""}
+        settings = list_settings(config.source)
     # A setting that the grid varies is an attribute already.
     varied = prepared.point.varied
     settings = {key: value for key, value in settings.items() if f"source.{key}" not in varied}
@@ -194,31 +202,6 @@ def describe_point(prepared: PreparedPoint) -> Iterator[str]:
     if isinstance(source, DatasetSource):
         yield source.describe(point.config.K, point.config.arrival_rate)
     yield from prepared.lines
-
-
-def build_queries(
-    config: Config, source: Source | DatasetSource, users: Sequence[UserModel] = (),
-    service: Sequence[ServiceModel] = (),
-) -> Source:  # fmt: skip
-    """Return the source of a point's sweep, with arrivals, drift and dynamics.
-
-    Args:
-        config: configuration of the point: `arrivals` and the keys of its process, and `drift`.
-        source: source of the point.
-        users: user models.
-        service: service models.
-
-    Raises:
-        ValueError: `arrivals` is not one of the processes, or the trace cannot be read.
-    """
-    drawn: Any = source.queries if isinstance(source, DatasetSource) else source
-    drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
-    if drift:
-        drawn = DriftWrapper(source=drawn, **drift)
-    process = _build_process(config)
-    if process is not None:
-        drawn = ArrivalWrapper(source=drawn, process=process)
-    return with_dynamics(drawn, users, service)
 
 
 def _build_process(config: Config) -> Any:
@@ -250,17 +233,16 @@ def describe_differences(config: Config) -> dict[str, str]:
     if drift:
         differences["drift"] = ", ".join(drift)
     for group, of_paper in PAPER_DYNAMICS.items():
-        nodes = {name: node for name, node in config[group].items() if name != of_paper}
-        if nodes:
-            differences[group] = " and ".join(map(_describe_model, nodes, nodes.values()))
+        models = []
+        for name, node in config[group].items():
+            # Only settings that have an effect.
+            read = {key: value for key, value in list_settings(node).items() if value not in UNSET}
+            words = ", ".join(f"{key} {value}" for key, value in read.items())
+            if name != of_paper:
+                models.append(f"{name} ({words})" if words else name)
+        if models:
+            differences[group] = " and ".join(models)
     return differences
-
-
-def _describe_model(name: str, node: Config) -> str:
-    """Describe a user or service model by those of its settings that have an effect."""
-    settings = list_settings(node)
-    words = [f"{key} {value}" for key, value in settings.items() if value not in UNSET]
-    return f"{name} ({', '.join(words)})" if words else name
 
 
 def list_settings(node: Config) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def run(folder, out, *words):
     ready = study_types.prepare_points(made, make)
     index = ResultIndex.of_study(out / "data" / "wildchat", made.name)
     left = loop.select_missing(ready, index)
-    assert not loop.run_all(left, index, Reporter(), Console(quiet=True), True)
+    assert not loop.run_points(left, index, make, Reporter(), Console(quiet=True), True)
     return made, loop.read_back(ready, index)
 
 

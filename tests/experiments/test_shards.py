@@ -38,7 +38,8 @@ def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
 
 def most_bytes(points):
     return max(
-        sum(one.study_type.count_bytes(one) for one in shard) for shard in loop.divide(points)
+        sum(one.study_type.count_bytes(one) for one in shard)
+        for shard in points[0].study_type.divide(points)
     )
 
 
@@ -70,7 +71,7 @@ def left_of(ready, folder):
 
 def run_all(left, folder, fail_fast):
     index = ResultIndex(folder)
-    return loop.run_all(left, index, Reporter(), Console(quiet=True), fail_fast)
+    return loop.run_points(left, index, make, Reporter(), Console(quiet=True), fail_fast)
 
 
 def run(ready, folder):
@@ -88,8 +89,8 @@ def test_memory_estimate_includes_query_records(monkeypatch):
     assert most_bytes(plain) == 3 * 2 * 2 * 12 * 17
     assert most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
     monkeypatch.setattr(sweeps, "MAX_SHARD_BYTES", 4_000)
-    assert [len(shard) for shard in loop.divide(plain)] == [3]
-    assert [len(shard) for shard in loop.divide(rows)] == [1, 1, 1]
+    assert [len(shard) for shard in plain[0].study_type.divide(plain)] == [3]
+    assert [len(shard) for shard in rows[0].study_type.divide(rows)] == [1, 1, 1]
     assert most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
 
 
@@ -342,10 +343,10 @@ def test_an_unwritable_folder_is_reported_before_anything_runs(tmp_path):
 @pytest.mark.slow
 def test_shards_hold_up_to_shard_runs_runs(tmp_path):
     ready = ready_of("shard_runs=4", rates=(0.3, 0.35, 0.4, 0.45, 0.5))
-    assert [len(shard) for shard in loop.divide(ready)] == [2, 2, 1]
+    assert [len(shard) for shard in ready[0].study_type.divide(ready)] == [2, 2, 1]
     ready = ready_of(rates=(0.3, 0.35, 0.4, 0.45, 0.5))
-    assert [len(shard) for shard in loop.divide(ready)] == [5]
-    assert [len(shard) for shard in loop.divide(ready, 3)] == [2, 2, 1]
+    assert [len(shard) for shard in ready[0].study_type.divide(ready)] == [5]
+    assert [len(shard) for shard in ready[0].study_type.divide(ready, 3)] == [2, 2, 1]
 
 
 @pytest.mark.slow

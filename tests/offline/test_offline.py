@@ -615,7 +615,7 @@ def test_an_experiment_on_generated_files_is_labelled_everywhere(tmp_path):
         hydra.utils.instantiate,
     )
     index = ResultIndex(tmp_path / "results")
-    assert not loop.run_all(ready, index, Reporter(), console, True)  # type: ignore[arg-type]
+    assert not loop.run_points(ready, index, hydra.utils.instantiate, Reporter(), console, True)  # type: ignore[arg-type]
     points = loop.read_back(ready, index)
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert [point.attrs["dim"] for point in points] == [16, 16]

@@ -16,7 +16,8 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import as_arrays
 from cqbjax.datasets.table import TableError
 from cqbjax.datasets.times import read_times
-from cqbjax.experiments.study import build_queries, describe_differences
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.study import build_source, describe_differences
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import ArrivalWrapper, BurstyArrivals, Synthetic, convert_trace
 from reproduction.paper import printed
@@ -46,13 +47,18 @@ def instance(source, rate=0.6, horizon=50):
     return drawn._replace(key=None)
 
 
+def build_at(config):
+    """Return SOURCE as a point of a study draws it."""
+    return build_source(PreparedPoint(GridPoint("K=1", config, {}, {}), SOURCE, {}))
+
+
 @pytest.mark.slow
 def test_arrivals_are_bernoulli_by_default():
     rounds = jnp.arange(1, 51)
     expected = rng.round_uniforms(rng.run_key(3), rounds, rng.Stream.ARRIVAL) < 0.6
     np.testing.assert_array_equal(instance(SOURCE).arrivals, expected)
     config = compose_config("experiment=synthetic")
-    assert config.arrivals == "bernoulli" and build_queries(config, SOURCE) is SOURCE
+    assert config.arrivals == "bernoulli" and build_at(config) is SOURCE
 
 
 @pytest.mark.slow
@@ -161,7 +167,7 @@ def test_configured_trace_arrivals_are_built(tmp_path):
     file.write_text("when,tokens\n0.5,3\n1.0,4\n4.0,5\n")
     words = ("arrivals=trace", f"trace={file}", "trace_column=when")
     config = compose_config("experiment=synthetic", *words)
-    made = build_queries(config, SOURCE)
+    made = build_at(config)
     np.testing.assert_allclose(made.process.times, [0, 0.5 / 1.75, 2.0])
     assert describe_differences(config)["arrivals"] == "trace mine"
     bursty = describe_differences(compose_config("experiment=synthetic", "arrivals=bursty"))
@@ -175,7 +181,7 @@ def test_configured_trace_arrivals_are_built(tmp_path):
         (("arrivals=trace", f"trace={file}"), "lacks column 'timestamp', it has when, tokens"),
     ):
         with pytest.raises(ValueError, match=message):
-            build_queries(compose_config("experiment=synthetic", *wrong), SOURCE)
+            build_at(compose_config("experiment=synthetic", *wrong))
 
 
 def table(path, **columns):

@@ -35,7 +35,7 @@ def grid(folder):
 def run_in_one_process(folder):
     """Return what the grid comes to in one process."""
     index = ResultIndex(folder)
-    loop.run_all(grid(folder)[:-1], index, Reporter(), loop.Console(quiet=True), True)
+    loop.run_points(grid(folder)[:-1], index, make, Reporter(), loop.Console(quiet=True), True)
     return results.load(folder)
 
 
