@@ -207,9 +207,6 @@ def explain(error: Exception) -> str:
     wrong_key = re.match(r"Could not override '(.+)'", text)
     if wrong_key and isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return _explain_key(wrong_key[1], cause)
-    resolving = re.match(r"ValueError raised while resolving interpolation: (.+)", text)
-    if resolving:
-        return resolving[1]
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"

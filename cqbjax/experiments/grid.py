@@ -7,7 +7,6 @@ stored together. This module imports nothing heavy: a wrong value is reported be
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cqbjax.core.labels import PAPER, split_label
@@ -108,25 +107,17 @@ class Study:
 
     Attributes:
         jobs: in their order.
+        config: the configuration of the first job.
         strict: whether an invalid point stops the study; otherwise it is skipped.
         points: points of each job; None for a job that was skipped.
         skipped: a message for each job or point that was skipped.
     """
 
     jobs: Sequence[Job]
+    config: ComposedConfig
     strict: bool
     points: list[list[GridPoint] | None] = dataclasses.field(default_factory=list)
     skipped: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def config(self) -> ComposedConfig:
-        """The configuration of the first job."""
-        return self.jobs[0].config
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its arrays."""
-        return Path(self.config.results_dir) / "data" / self.config.name
 
     def attempt(self, function: Callable[..., list[Any]], job: Job, *values: Any) -> Any:
         """Return `function(job, *values)`, or None after a ValueError, whose message is stored.
@@ -161,7 +152,8 @@ def compose_studies(
         same_name = [job for job in jobs if job.config.name == name]
         if len({str(job.config.kind.get("_target_")) for job in same_name}) > 1:
             raise ValueError(f"name={name} has several types of study: give each its own name")
-        study = Study(same_name, len(same_name) == 1 or bool(same_name[0].config.fail_fast))
+        config = same_name[0].config
+        study = Study(same_name, config, len(same_name) == 1 or bool(config.fail_fast))
         for job in same_name:
             study.points.append(study.attempt(lambda job: compose(job.config, job.swept), job))
         # After the values, because it may import the class that reads a key, and so JAX.

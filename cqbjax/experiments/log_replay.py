@@ -45,17 +45,10 @@ class LogReplay(Sweep):
     singles: float = 0.8
     schedules: Mapping[str, str] | None = None
 
-    # The source and the schedules hold everything that these keys determine.
-    display_keys: ClassVar[tuple[str, ...]] = ("kind",)
     # Queries come from the log.
     unread_keys: ClassVar[tuple[str, ...]] = (*validation.SYNTHETIC_KEYS, "source")
     # The log decides which seeds draw different arrivals.
     extensible: ClassVar[bool] = False
-
-    @property
-    def rule(self) -> LinkingRule:
-        """The rule that links retrials."""
-        return LinkingRule(float(self.threshold), float(self.min_gap), self.among)
 
     def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Link the chains of a point, and return it with its schedules.
@@ -71,13 +64,17 @@ class LogReplay(Sweep):
             )
         if len(config.arrival_rate) != 1:
             raise ValueError("arrival_rate must be one number of chains a slot for a replay")
-        self.rule.check()
+        rule = LinkingRule(float(self.threshold), float(self.min_gap), self.among)
+        rule.check()
         data_dir = Path(config.data_dir)
-        log: Log = factory.cache_object(f"log {data_dir}", lambda: prepare.load_log(data_dir))
-        chains = prepare.link(log, self.rule)
+        key = f"log {data_dir}"
+        if key not in factory.cache:
+            factory.cache[key] = prepare.load_log(data_dir)
+        log: Log = factory.cache[key]
+        chains = prepare.link(log, rule)
         (rate,), seeds = config.arrival_rate, grid.list_seeds(config)
         source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)
-        lines = [*prepare.describe(log, chains, self.rule)]
+        lines = [*prepare.describe(log, chains, rule)]
         equal = source.first_equal_run
         if len(seeds) > 1 and len(set(equal)) == 1:
             lines.append(f"num_seeds={len(seeds)}: every seed draws the same arrivals, one is run")

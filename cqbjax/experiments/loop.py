@@ -76,7 +76,8 @@ def run_study(study: Study, make: Make, show: Show | None = None) -> list[Any]:
     if not prepared:
         last = study.skipped[-1]
         raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
-    index = ResultIndex.of_study(study.folder, study.config.name)
+    folder = Path(study.config.results_dir) / "data" / study.config.name
+    index = ResultIndex.of_study(folder, study.config.name)
     if study.config.dry_run:
         _print_estimates(prepared, index, time.perf_counter() - begun, console)
         return [None] * len(study.jobs)
@@ -150,16 +151,8 @@ def _show(
     stored = read_back(points, index, study_type.select_rounds(study.config, panels))
     first = points[0].point.config
     output = show(study_type, stored, first) if show else study_type.show(stored, first)
-    seeds = max(index.count_seeds(request_of(one)) for one in points)
-    if seeds > first.num_seeds:
-        note = f"{first.num_seeds} of the {seeds} stored seeds"
-        tables = {
-            name: table._replace(caption=table.caption and f"{table.caption}: {note}")
-            for name, table in output.tables.items()
-        }
-        output = output._replace(tables=tables)
     written = display.write_output(output, study.config, study.config.name, console)
-    display.print_lines(console, [f"written: {', '.join(map(str, [study.folder, *written]))}"])
+    display.print_lines(console, [f"written: {', '.join(map(str, [index.folder, *written]))}"])
 
 
 def _compute_objectives(

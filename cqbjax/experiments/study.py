@@ -62,17 +62,14 @@ class Factory(NamedTuple):
 
     def make_once(self, node: Config) -> Any:
         """Return the shared object of a configuration: points of a dataset share its table."""
-        return self.cache_object(str(node), lambda: self.make(node))
+        key = str(node)
+        if key not in self.cache:
+            self.cache[key] = self.make(node)
+        return self.cache[key]
 
     def make_each(self, nodes: Config) -> dict[str, Any]:
         """Return label -> shared object for configurations by label, such as policies."""
         return {str(label): self.make_once(node) for label, node in nodes.items()}
-
-    def cache_object(self, key: str, make: Callable[[], Any]) -> Any:
-        """Return the cached object for a key, creating it on first use."""
-        if key not in self.cache:
-            self.cache[key] = make()
-        return self.cache[key]
 
 
 def assemble_point(

@@ -130,10 +130,10 @@ class Sweep(StudyType):
         from cqbjax.figures import draw_curves, draw_over_keys, users
         from cqbjax.results.metrics import find_recorded, list_panels
 
-        drawn, labels = list(points), config.figure_policies
-        for number, point in enumerate(points):
-            some = [label for label in point.policy.values if label in (labels or ())]
-            drawn[number] = point.sel(policy=some) if some else point
+        drawn, labels = [], config.figure_policies or ()
+        for point in points:
+            some = [label for label in point.policy.values if label in labels]
+            drawn.append(point.sel(policy=some) if some else point)
         fits_panels = sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
         if fits_panels:
             panels = [name for name in list_panels(drawn, config) if name not in users.ELSEWHERE]

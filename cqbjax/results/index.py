@@ -181,10 +181,6 @@ class ResultIndex:
                 lacking[label] = left
         return lacking
 
-    def count_seeds(self, asked: RunRequest) -> int:
-        """Return the number of seeds that are stored of a point."""
-        return len({seed for one in self._stored(asked) for _, seed in one.cells})
-
     def read(
         self, asked: Sequence[RunRequest], rounds: Sequence[int] | None = None
     ) -> list[xr.Dataset]:
