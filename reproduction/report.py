@@ -166,8 +166,8 @@ def _draw(asked: argparse.Namespace, console: "Console") -> bool:
     # A checkout has extracts and no arrays.
     if not asked.names and not any(asked.root.glob("data/*/")) and extracts.read_all(folder):
         return False
-    reported = {one.name for one in catalogue.load_studies()}
-    return stored_report.draw_again(asked, console, run.show, reported, extract)
+    reported = [one.name for one in catalogue.load_studies()]
+    return stored_report.draw_again(asked, console, run.show, dict.fromkeys(reported, extract))
 
 
 def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:

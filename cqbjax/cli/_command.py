@@ -199,14 +199,13 @@ def explain(error: Exception) -> str:
         if not value.isascii() and not {*value} & {*"'[{"}:
             return f"{key}={value} must have its value in quotes of its own: \"{key}='{value}'\""
         return f"{error.override} cannot be read: {first_line}"
-    ambiguous = re.match(r"Ambiguous value for argument '(.+)'", text)
-    if ambiguous:
-        return f"{ambiguous[1]} is neither a list, key=[a,b], nor with -m a run for each value"
+    if found := re.match(r"Ambiguous value for argument '(.+)'", text):
+        return f"{found[1]} is neither a list, key=[a,b], nor with -m a run for each value"
     if text.startswith("Config group override must be"):
         return _explain_choice()
-    wrong_key = re.match(r"Could not override '(.+)'", text)
-    if wrong_key and isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return _explain_key(wrong_key[1], cause)
+    found = re.match(r"Could not override '(.+)'", text)
+    if found and isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return _explain_key(found[1], cause)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"

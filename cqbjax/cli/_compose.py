@@ -340,7 +340,7 @@ def _compose_job(
         all_words = [str(one.input_line) for one in overrides]
         unresolved = configs.from_omegaconf(hydra.compose(name, all_words)).unresolved
     # Typed keys first, as in a multirun.
-    lists = [key for key, value in _list_leaves(unresolved) if isinstance(value, list)]
+    lists = [key for key, value in configs.iterate_leaves(unresolved) if isinstance(value, list)]
     grid = [
         key for key in dict.fromkeys((*values, *lists))
         if key in lists and not found.is_list.get(key, True)
@@ -359,7 +359,7 @@ def _compose_choices(name: str, words: Sequence[str]) -> Composed:
     with open_dict(config):
         del config["hydra"]
     unresolved = configs.from_omegaconf(config).unresolved
-    is_list = {key: isinstance(value, list) for key, value in _list_leaves(unresolved)}
+    is_list = {key: isinstance(value, list) for key, value in configs.iterate_leaves(unresolved)}
     if chosen.get("experiment"):
         # Hydra does not report which models an experiment takes: all of them are composed. Policies
         # are left out, since they have no lists.
@@ -369,17 +369,12 @@ def _compose_choices(name: str, words: Sequence[str]) -> Composed:
         del fixed["experiment"]
         fixed["policy"] = "[]"
         plain = hydra.compose("config", [f"{key}={choice}" for key, choice in fixed.items()])
-        values = dict(_list_leaves(configs.to_config(OmegaConf.to_container(plain))))
+        values = dict(configs.iterate_leaves(configs.to_config(OmegaConf.to_container(plain))))
         # A list in a key that only the experiment has does not span a grid.
         is_list = {key: x and isinstance(values.get(key, []), list) for key, x in is_list.items()}
     is_list |= dict.fromkeys(is_list.keys() & validation.DIMENSIONS, True)
     _composed[key] = Composed(unresolved, is_list)
     return _composed[key]
-
-
-def _list_leaves(config: Config) -> Iterator[tuple[str, Any]]:
-    """Yield each key that holds no mapping, `a.b.c`, and its value."""
-    return ((".".join(map(str, path)), x) for path, x in configs.iterate_leaves(config))
 
 
 def _parse(words: Sequence[str]) -> list[Override]:

@@ -69,12 +69,18 @@ def _prepare_table(config: Config) -> None:
     if table.proxy_note:
         console.print(f"  note: {table.proxy_note}")
     shares = []
-    for grade in (0, 1):
-        graded = satisfied[table.performance == grade]
+    for answer in (0, 1):
+        graded = satisfied[table.performance == answer]
         value = f"{graded.mean():.3f}" if graded.size else "unknown, no answer has it"
-        shares.append(f"P(satisfied | grade {grade}) = {value}")
+        shares.append(f"P(satisfied | grade {answer}) = {value}")
     console.print("; ".join(shares))
-    console.print(_tabulate_servers(table, satisfied))
+    shown = Table("LLM", box=None)
+    for header in ("mean grade", "USD a query", "P(satisfied)"):
+        shown.add_column(header, justify="right")
+    means = (cells.mean(axis=0) for cells in (table.performance, table.cost, satisfied))
+    for name, grade, price, share in zip(table.servers, *means, strict=True):
+        shown.add_row(name, f"{grade:.3f}", f"{price:.3g}", f"{share:.3f}")
+    console.print(shown)
     console.print(
         f"with K=1 and retrials random routing serves {served.random:.3f} queries a round, the "
         f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
@@ -85,17 +91,6 @@ def _prepare_table(config: Config) -> None:
         print_table(card, "What contexts are worth: queries satisfied")
     else:
         console.print("too few prompts to say what contexts are worth")
-
-
-def _tabulate_servers(table: datasets.RoutingTable, satisfied: np.ndarray) -> Table:
-    """Return the means of each LLM over prompts: grade, price and satisfaction."""
-    shown = Table("LLM", box=None)
-    for header in ("mean grade", "USD a query", "P(satisfied)"):
-        shown.add_column(header, justify="right")
-    means = (cells.mean(axis=0) for cells in (table.performance, table.cost, satisfied))
-    for name, grade, price, share in zip(table.servers, *means, strict=True):
-        shown.add_row(name, f"{grade:.3f}", f"{price:.3g}", f"{share:.3f}")
-    return shown
 
 
 def _prepare_log(config: Config) -> None:
@@ -149,13 +144,11 @@ def _select_dataset(config: Config) -> datasets.Dataset:
 
 
 def _read_recipe(entry: datasets.Dataset) -> dict[str, Any]:
-    """Return how departures follow from scores and costs by the dataset's source file."""
+    """Return how the dataset's source file departs from the paper's rule for departures."""
     name = entry.name if entry.name in datasets.CATALOGUE else "compact"
-    # The files of other sources hold only their differences to RouterBench's.
-    files = (CONF / "source" / f"{one}.yaml" for one in ("routerbench", name))
-    settings = omegaconf.OmegaConf.merge(*(omegaconf.OmegaConf.load(file) for file in files))
+    settings: Any = omegaconf.OmegaConf.load(CONF / "source" / f"{name}.yaml")
     keys = ("rho", "cost_rule", "low", "high", "min_max")
-    return {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
+    return {key: settings[key] for key in keys if key in settings}
 
 
 # This command has its own configuration, in which `source` does not choose a file.

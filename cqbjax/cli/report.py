@@ -8,7 +8,7 @@ cqbjax report --figure paper         # PDFs for LaTeX, in place of the stored `f
 import argparse
 import functools
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 def draw_again(
     arguments: argparse.Namespace, console: "Console", show: "Show | None" = None,
-    extracted: Collection[str] = (), extract: "Extract | None" = None,
+    extracts: "Mapping[str, Extract] | None" = None,
 ) -> bool:  # fmt: skip
     """Draw each experiment below `root/data`, with the configuration that is stored beside it.
 
@@ -68,8 +68,7 @@ def draw_again(
             which replaces the stored key.
         console: prints tables and the files written.
         show: returns the tables and figures, in place of the method of the study's type.
-        extracted: experiments for which `extract` is called; all their rounds are read.
-        extract: writes further files of an experiment.
+        extracts: name of an experiment -> function that writes further files of it.
 
     Returns:
         Whether an experiment was left out.
@@ -84,13 +83,33 @@ def draw_again(
         raise ValueError(f"{root} has no folder data/ with results{_find_results(root)}")
     chosen = [folder for folder in folders if not names or folder.name in names]
     if not chosen:
-        stored = [folder.name for folder in folders]
+        stored_names = [folder.name for folder in folders]
         message = f"no experiment {' '.join(names)} is stored in {root / 'data'}"
-        raise ValueError(f"{message}{suggest_names(names[0], stored)}")
+        raise ValueError(f"{message}{suggest_names(names[0], stored_names)}")
+
+    from cqbjax.cli._instantiate import make
+    from cqbjax.experiments import configs, display, study_types, validation
+    from cqbjax.results import store as results
+    from cqbjax.results.index import ResultIndex
+
     left_out = False
     for folder in chosen:
+        extract = (extracts or {}).get(folder.name)
         try:
-            _draw(folder, keys, console, show, extract if folder.name in extracted else None)
+            config = configs.parse_yaml(results.read_config(folder))
+            if "kind" not in config:
+                raise ValueError("it was stored by an older version: run it again, or move it away")
+            kind = study_types.make_study_type(config, make)
+            rates = validation.to_list(config.arrival_rate)
+            panels = len(ResultIndex(folder).newest()) * len(rates)
+            # An extract needs all rounds.
+            rounds = None if extract else kind.select_rounds(config, panels)
+            stored = results.stored_points(folder, rounds)
+            config, points = config.with_values(keys), [one.point for one in stored]
+            shown = show(kind, points, config) if show else kind.show(points, config)
+            written = display.write_output(shown, config, folder.name, console)
+            written += extract(folder.name, stored, config) if extract else []
+            display.print_lines(console, map(str, written))
         except ValueError as error:
             print(f"{folder.name} left out: {error}", file=sys.stderr)
             left_out = True
@@ -104,31 +123,6 @@ def _find_results(root: Path) -> str:
             words = [folder, root.name] if root.resolve().parent == folder / "data" else [folder]
             return f": give {' '.join(map(str, words))}"
     return ": give the results_dir of a study, results by default"
-
-
-def _draw(
-    folder: Path, keys: dict[str, str], console: "Console", show: "Show | None",
-    extract: "Extract | None",
-) -> None:  # fmt: skip
-    """Draw an experiment as its type of study does, and write its extract if there is one."""
-    from cqbjax.cli._instantiate import make
-    from cqbjax.experiments import configs, display, study_types, validation
-    from cqbjax.results import store as results
-    from cqbjax.results.index import ResultIndex
-
-    config = configs.parse_yaml(results.read_config(folder))
-    if "kind" not in config:
-        raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
-    kind = study_types.make_study_type(config, make)
-    # An extract needs all rounds.
-    panels = len(ResultIndex(folder).newest()) * len(validation.to_list(config.arrival_rate))
-    stored = results.stored_points(folder, None if extract else kind.select_rounds(config, panels))
-    config = config.with_values(keys)
-    points = [one.point for one in stored]
-    shown = show(kind, points, config) if show else kind.show(points, config)
-    written = display.write_output(shown, config, folder.name, console)
-    written += extract(folder.name, stored, config) if extract else []
-    display.print_lines(console, map(str, written))
 
 
 main = functools.partial(run_plain, report, ARGUMENTS)

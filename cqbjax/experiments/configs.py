@@ -198,21 +198,21 @@ def select(config: Any, key: str, default: Any = None) -> Any:
     return config
 
 
-def iterate_leaves(node: Config, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the path and the value of every key that holds no mapping."""
+def iterate_leaves(node: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key that holds no mapping, `a.b.c`, and its value."""
     for key, value in node.items():
         if isinstance(value, Config):
-            yield from iterate_leaves(value, (*path, key))
+            yield from iterate_leaves(value, f"{prefix}{key}.")
         else:
-            yield (*path, key), value
+            yield f"{prefix}{key}", value
 
 
 def find_references(config: ComposedConfig, key: str) -> Iterator[tuple[Path, str]]:
     """Yield the interpolations that refer to `a.b.c`, or to a key inside it: path and text."""
-    for path, value in iterate_leaves(config.unresolved):
+    for where, value in iterate_leaves(config.unresolved):
         for name in _REFERENCE.findall(str(value)):
             if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}."):
-                yield path, str(value)
+                yield tuple(where.split(".")), str(value)
 
 
 def register_resolvers() -> None:
