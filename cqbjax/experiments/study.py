@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cqbjax import sources
 from cqbjax.core.inputs import UNSET
 from cqbjax.core.labels import PAPER, SERVERS, USER_DATA, join_names
 from cqbjax.core.scenario import with_dynamics
@@ -17,25 +18,12 @@ from cqbjax.engine import memory
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import PerSeed, SweepSpec
 from cqbjax.engine.validation import add_optimal, build_spec, find_recorder
+from cqbjax.experiments import grid
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import (
-    GridPoint,
-    PreparedPoint,
-    format_words,
-    list_seeds,
-    resolve_rates,
-)
+from cqbjax.experiments.grid import GridPoint, PreparedPoint, format_words, list_seeds
 from cqbjax.experiments.validation import PAPER_DYNAMICS
 from cqbjax.offline import OfflinePolicy, fits
 from cqbjax.offline.policies import select_untrained, train_policies
-from cqbjax.sources import (
-    ArrivalWrapper,
-    BatchArrivals,
-    BurstyArrivals,
-    DriftWrapper,
-    Synthetic,
-    convert_trace,
-)
 
 # The paper's settings of a dataset's source, and of the synthetic one; others are described.
 PAPER_SETTINGS = {
@@ -85,7 +73,7 @@ def assemble_point(
         factory: instantiates configurations.
         study_type: study type of the point.
     """
-    point = resolve_rates(point, source)
+    point = grid.resolve_rates(point, source)
     config = point.config
     users, service = (
         tuple(factory.make_each(config[key]).values()) for key in ("users", "service")
@@ -139,10 +127,10 @@ def build_source(prepared: PreparedPoint) -> Source:
     drawn: Any = source.queries if isinstance(source, DatasetSource) else source
     drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
     if drift:
-        drawn = DriftWrapper(source=drawn, **drift)
+        drawn = sources.DriftWrapper(source=drawn, **drift)
     process = _build_process(config)
     if process is not None:
-        drawn = ArrivalWrapper(source=drawn, process=process)
+        drawn = sources.ArrivalWrapper(source=drawn, process=process)
     return with_dynamics(drawn, prepared.users, prepared.service)
 
 
@@ -174,7 +162,7 @@ def describe_source(prepared: PreparedPoint) -> dict[str, Any]:
         table = source.table
         name, proxy_note, provenance = table.name, table.proxy_note, table.provenance
         more = {SERVERS: join_names(table.servers)}
-    elif type(source) is Synthetic:
+    elif type(source) is sources.Synthetic:
         more = {"slackness": float(config.slackness)}
     else:
         # The name of a user-defined source has its module, so that it is never taken for ours.
@@ -208,12 +196,12 @@ def _build_process(config: Config) -> Any:
     if config.arrivals == "bernoulli":
         return None
     if config.arrivals == "bursty":
-        return BurstyArrivals(burst=config.burst, burst_rounds=config.burst_rounds)
+        return sources.BurstyArrivals(burst=config.burst, burst_rounds=config.burst_rounds)
     if config.arrivals == "batches":
-        return BatchArrivals(most=config.batch_most, sizes=list(config.batch_sizes) or None)
+        return sources.BatchArrivals(most=config.batch_most, sizes=list(config.batch_sizes) or None)
     if config.trace is None:
         raise ValueError("arrivals=trace needs trace=FILE, a table with a column of times")
-    return convert_trace(read_times(config.trace, config.trace_column))
+    return sources.convert_trace(read_times(config.trace, config.trace_column))
 
 
 def describe_differences(config: Config) -> dict[str, str]:

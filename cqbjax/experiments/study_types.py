@@ -235,12 +235,9 @@ def make_study_type(config: Config, make: Callable[[Config], Any]) -> StudyType:
 
 
 def prepare_points(
-    config: ComposedConfig,
-    make: Callable[[Config], Any],
-    swept: Mapping[str, Any] | None = None,
-    cache: dict[str, Any] | None = None,
-    points: Sequence[GridPoint] | None = None,
-) -> list[PreparedPoint]:
+    config: ComposedConfig, make: Callable[[Config], Any], swept: Mapping[str, Any] | None = None,
+    cache: dict[str, Any] | None = None, points: Sequence[GridPoint] | None = None,
+) -> list[PreparedPoint]:  # fmt: skip
     """Compose and validate every point of a configuration.
 
     Args:
