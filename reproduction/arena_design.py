@@ -144,7 +144,7 @@ def draw_summary(rows: pl.DataFrame) -> Figure:
     """Draw the mean scores of README's policies, without and with both rules for retries."""
     labels = WORDS["shown"][::-1]
     with fonts(15.0), matplotlib.rc_context({"axes.spines.left": False}):
-        figure = Figure(figsize=(8.4, 6.0), layout="constrained")
+        figure = Figure(figsize=(8.4, 6.6), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for axis, (title, on_prompts) in zip(axes, WORDS["families"].items(), strict=True):
             chosen = [x.name for x in tasks.list_tasks() if x.on_prompts == on_prompts]
@@ -166,11 +166,16 @@ def draw_summary(rows: pl.DataFrame) -> Figure:
                 axis.plot(ends, [place] * len(ends), color="#BBBBBB", lw=1.5, zorder=1)
             axis.set_title(title, loc="left", fontsize=16, fontweight="bold")
             axis.axvline(0, color="black", lw=0.8)
-            axis.set(xlim=(LEFT - 0.03, 1.04), xticks=(0, 0.5, 1), xlabel="Score", ylim=(-0.6, 6.6))
-            axis.set_yticks(range(7), [find_style(label).name for label in labels])
+            axis.set(
+                xlim=(LEFT - 0.03, 1.04),
+                xticks=(0, 0.5, 1),
+                xlabel="Score",
+                ylim=(-0.6, len(labels) - 0.4),
+            )
+            axis.set_yticks(range(len(labels)), [find_style(label).name for label in labels])
             axis.tick_params(left=False)
             axis.grid(axis="x", lw=0.5)
-        axes[1].text(0.5, 5.5, WORDS["missing"], va="center", ha="center", fontsize=13,
+        axes[1].text(0.5, len(labels) - 2, WORDS["missing"], va="center", ha="center", fontsize=13,
                      backgroundcolor="white")  # fmt: skip
         figure.supxlabel(WORDS["note"], fontsize=13, x=0.01, ha="left")
         figure.suptitle(WORDS["title"], fontsize=18, fontweight="bold", x=0.01, ha="left")
