@@ -166,12 +166,8 @@ def draw_summary(rows: pl.DataFrame) -> Figure:
                 axis.plot(ends, [place] * len(ends), color="#BBBBBB", lw=1.5, zorder=1)
             axis.set_title(title, loc="left", fontsize=16, fontweight="bold")
             axis.axvline(0, color="black", lw=0.8)
-            axis.set(
-                xlim=(LEFT - 0.03, 1.04),
-                xticks=(0, 0.5, 1),
-                xlabel="Score",
-                ylim=(-0.6, len(labels) - 0.4),
-            )
+            axis.set(xlim=(LEFT - 0.03, 1.04), xticks=(0, 0.5, 1), xlabel="Score")
+            axis.set_ylim(-0.6, len(labels) - 0.4)
             axis.set_yticks(range(len(labels)), [find_style(label).name for label in labels])
             axis.tick_params(left=False)
             axis.grid(axis="x", lw=0.5)
