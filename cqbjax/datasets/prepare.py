@@ -91,8 +91,8 @@ def prepare(
     """
     entry = find_dataset(name) if isinstance(name, str) else name
     data_dir = pathlib.Path(data_dir)
-    files = {"prices": prices, "embeddings": embeddings}
-    paths = {key: pathlib.Path(path) for key, path in files.items() if path is not None}
+    optional = {"prices": prices, "embeddings": embeddings}
+    paths = {key: pathlib.Path(path) for key, path in optional.items() if path is not None}
     for key, path in paths.items():
         if not path.is_file():
             raise TableError(f"{key}={path}: no such file.")
