@@ -1,10 +1,10 @@
 """Whether the arena's ranking holds in longer runs: the tasks on real prompts with T = 5,000.
 
-    python -m reproduction.arena_horizon FOLDER
+    python -m reproduction.arena_horizon FOLDER NAME
 
 reads the studies of FOLDER, from `cqbjax run arena=TASK policy=[...] horizon=5000 first_seed=0
-name=TASK results_dir=FOLDER`, and writes `results/tables/arena_horizon.csv`: gap and score of
-each policy, its group there, and its score on the board.
+name=TASK results_dir=FOLDER`, and writes `results/tables/NAME.csv`: gap and score of each policy,
+its group among the policies that ran, and its score on the board.
 """
 
 import sys
@@ -18,7 +18,7 @@ from cqbjax.arena.board import read_board, tabulate_point
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.tables import write_csv
 
-TABLE = Path(__file__).parents[1] / "results" / "tables" / "arena_horizon.csv"
+TABLES = Path(__file__).parents[1] / "results" / "tables"
 ON = ("task", "policy")
 
 
@@ -39,4 +39,4 @@ def compare_horizons(runs: pl.DataFrame) -> pl.DataFrame:
 if __name__ == "__main__":
     stored = sorted(path for path in (Path(sys.argv[1]) / "data").iterdir() if path.is_dir())
     parts = [tabulate_point(results.load(path), path.name) for path in stored]
-    write_csv(TABLE, compare_horizons(pl.concat(parts)))
+    write_csv(TABLES / f"{sys.argv[2]}.csv", compare_horizons(pl.concat(parts)))
