@@ -17,7 +17,7 @@ class Style(NamedTuple):
     """Name and line style of a policy.
 
     Attributes:
-        name: as in the paper.
+        name: for figures and tables.
         color: colour of line, marker and band.
         dashes: line style of Matplotlib.
         marker: marker of Matplotlib; empty: no marker.
