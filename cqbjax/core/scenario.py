@@ -65,7 +65,7 @@ class DynamicsModel:
 
 
 class UserModel(DynamicsModel):
-    """How users behave who are not satisfied. A subclass overrides what differs from the paper.
+    """Behaviour of users who are not satisfied. A subclass overrides what differs from the paper.
 
     Models combine: a query abandons if any model says so; its return delay is the maximum and its
     patience is the minimum.

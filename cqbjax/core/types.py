@@ -119,7 +119,7 @@ class Problem(NamedTuple):
         outages: whether some servers may not answer in a round (`Observation.available`).
         age_column: index of the feature that grows while a query waits; None: no such feature. In
             the w-th round of waiting, the table's value is multiplied by
-            min(1, log(1 + w) / log(1 + `LONG_WAIT`)).
+            min(1, log(1 + w) / log(1 + 100,000)).
     """
 
     num_servers: int
@@ -281,8 +281,8 @@ class Needs(NamedTuple):
 
     Attributes:
         true_utilities: `Observation.utilities`, for an oracle.
-        contexts: `Observation.features`. A policy without them is expected to need as many queue
-            slots as uniform routing, and starts with that number.
+        contexts: `Observation.features`. If False, a run starts with the queue slots that uniform
+            routing needs, and gets more slots if they do not suffice.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
         entry_rounds: `Queue.entry_rounds`, the round of each query's arrival or last attempt.
         smaller_assortments: the field `Action.offered`, because the policy may offer fewer than K

@@ -176,7 +176,7 @@ class DatasetSource:
         )
 
     def split(self, seed: int) -> Split:
-        """Return a seed's online pool, which its runs draw, and its offline split.
+        """Return a seed's online pool, from which its runs draw queries, and its offline split.
 
         Raises:
             ValueError: the pool leaves no prompt, or an evaluation prompt leaked into the split.

@@ -184,8 +184,9 @@ class LlmRanking(_CountBandit):
             chosen by the rule `retry`, has the best ranks.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
             ranking, as gateways do; `cache`, first the server that satisfied the same prompt
-            before; or `posterior` or `recall`, which condition a server's log-odds, the same for
-            all queries, on its outcomes with the query or its prompt.
+            before; or `posterior` or `recall`. In these two, a server's log-odds, which are the
+            same for all queries, are conditioned on the server's outcomes with the query or with
+            its prompt.
         precision: s, the weight of these log-odds in `posterior` and `recall`, in attempts.
     """
 
