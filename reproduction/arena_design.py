@@ -107,42 +107,36 @@ def analyse(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw_combinations(rows: pl.DataFrame) -> Figure:
-    """Draw the learners' scores in the four combinations: a panel for each task on real prompts."""
-    crossed = {task: cross_cells(rows.filter(task=task.name)) for task in tasks.list_tasks()}
-    cells = {task: cell for task, cell in crossed.items() if cell[0]}
-    panels = {task.title: cell for task, cell in cells.items() if task.on_prompts}
-    synthetic = [cell for task, cell in cells.items() if not task.on_prompts]
-    panels["Synthetic data"] = synthetic[0][0], np.concatenate([scored for _, scored in synthetic])
+    """Draw each learner's scores on real prompts in the four combinations, and count low ones."""
+    named = [task.name for task in tasks.list_tasks() if task.on_prompts]
+    scored = [cross_cells(rows.filter(task=name))[1].mean(0).reshape(-1, 4) for name in named]
+    means = np.concatenate(scored)
     with fonts(9.0):
-        figure = Figure(figsize=(7.0, 5.2), layout="constrained")
-        axes = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
-        for panel, (title, (learners, scored)) in zip(axes, panels.items(), strict=True):
-            means = np.maximum(scored.mean(0).reshape(-1, 4), -0.55)
-            for name, own in zip(learners, means, strict=True):
-                label, color, order = "other learners", "#BBBBBB", 2
-                if name in WORDS["named"]:
-                    label, color, order = find_style(name).name, find_style(name).color, 3
-                panel.plot(own, range(4), "o", ms=5, clip_on=False, zorder=order, color=color,
-                           label=label)  # fmt: skip
-            panel.axvline(0, color="black", lw=0.8)
-            panel.set_title(title, loc="left", fontsize=9, fontweight="bold")
-            panel.set_yticks(range(4), WORDS["combinations"])
-            panel.set(xlim=(-0.6, 1.05), ylim=(-0.5, 3.5), xticks=(-0.5, 0, 0.5, 1))
-            panel.tick_params(left=False)
-            panel.grid(lw=0.4)
-        for panel in axes[3:]:
-            panel.set_xlabel("Score")
-        handles, words = axes[0].get_legend_handles_labels()
-        unique = dict(zip(words, handles, strict=True))
-        figure.legend(unique.values(), unique, loc="outside lower left", ncols=4,
-                      frameon=False, alignment="left", title=WORDS["design_note"])  # fmt: skip
+        figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+        axis = figure.subplots()
+        places = np.arange(4) + np.linspace(-0.28, 0.28, len(means))[:, None]
+        for low, color in ((False, "#0072B2"), (True, "#D55E00")):
+            chosen = (means < 0) == low
+            axis.plot(np.maximum(means[chosen], -0.55), places[chosen], "o", ms=4, color=color,
+                      clip_on=False)  # fmt: skip
+        for place, count in enumerate((means < 0).sum(0)):
+            text, color = (
+                f"{count} of {len(means)}\nbehind random",
+                "#D55E00" if count else "#0072B2",
+            )
+            axis.text(1.09, place, text, va="center", color=color)
+        axis.axvline(0, color="black", lw=0.8)
+        axis.set_yticks(range(4), WORDS["combinations"])
+        axis.set(xlim=(-0.6, 1.05), ylim=(-0.5, 3.5), xticks=(-0.5, 0, 0.5, 1), xlabel="Score")
+        axis.tick_params(left=False)
+        figure.supxlabel(WORDS["design_note"], fontsize=9, x=0.01, ha="left")
         figure.suptitle(WORDS["design_title"], fontsize=10, fontweight="bold", x=0.01, ha="left")
     return figure
 
 
 def draw_summary(rows: pl.DataFrame) -> Figure:
     """Draw the mean scores of README's policies, without and with both rules for retries."""
-    labels = WORDS["shown"][::-1]
+    labels = [*WORDS["without"], *WORDS["contexts"]]
     with fonts(15.0), matplotlib.rc_context({"axes.spines.left": False}):
         figure = Figure(figsize=(8.4, 6.6), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
@@ -164,6 +158,9 @@ def draw_summary(rows: pl.DataFrame) -> Figure:
                         axis.text(LEFT + 0.09, place + 0.2, f"{mean:.1f}", fontsize=13)
                     axis.plot([low, high], [place] * 2, color=color, lw=1.8)
                 axis.plot(ends, [place] * len(ends), color="#BBBBBB", lw=1.5, zorder=1)
+                text = WORDS["missing"][len(ends)]
+                axis.text(0.44, place, text, va="center", ha="center", fontsize=13)
+            axis.axhspan(len(WORDS["without"]) - 0.5, len(labels) - 0.4, color="#EEF3F8", zorder=0)
             axis.set_title(title, loc="left", fontsize=16, fontweight="bold")
             axis.axvline(0, color="black", lw=0.8)
             axis.set(xlim=(LEFT - 0.03, 1.04), xticks=(0, 0.5, 1), xlabel="Score")
@@ -171,8 +168,8 @@ def draw_summary(rows: pl.DataFrame) -> Figure:
             axis.set_yticks(range(len(labels)), [find_style(label).name for label in labels])
             axis.tick_params(left=False)
             axis.grid(axis="x", lw=0.5)
-        axes[1].text(0.5, len(labels) - 2, WORDS["missing"], va="center", ha="center", fontsize=13,
-                     backgroundcolor="white")  # fmt: skip
+        for text, x, y in WORDS["groups"]:
+            axes[1].text(x, y, text, fontsize=13, fontstyle="italic", va="center", ha="center")
         figure.supxlabel(WORDS["note"], fontsize=13, x=0.01, ha="left")
         figure.suptitle(WORDS["title"], fontsize=18, fontweight="bold", x=0.01, ha="left")
     return figure
