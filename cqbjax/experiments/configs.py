@@ -111,9 +111,9 @@ def _resolve(value: Any, path: Path, root: Config, errors: dict[Path, Exception]
         try:
             return _resolve_text(value, path, root)
         except ValueError as error:
-            # OmegaConf wraps an error of a resolver.
-            cause = error.__cause__
-            errors[path] = cause if isinstance(cause, ValueError) else error
+            # OmegaConf puts this before the message of a resolver.
+            _, wrapped, message = str(error).partition("while resolving interpolation: ")
+            errors[path] = ValueError(message.splitlines()[0]) if wrapped else error
         except RecursionError:
             errors[path] = ValueError(f"{'.'.join(map(str, path))}={value} follows itself")
     return value

@@ -70,6 +70,7 @@ def test_grid_points_share_policies_and_resolved_values(hydra_context, monkeypat
     made, real = [], _instantiate.make
     monkeypatch.setattr(_instantiate, "make", lambda node: made.append(node) or real(node))
     monkeypatch.setattr(configs, "_evaluated", {})
+    monkeypatch.setattr(_compose, "_composed", {})  # what other tests composed
     words = ["alpha_scale=0.1,0.2,0.3,0.4", "c1=0.1,0.2,0.3,0.4", "slackness=0.01,0.02,0.03,0.04"]
     words += ["policy=[acqb]", "num_seeds=2", "horizon=12"]
     jobs, cache = _compose.compose_jobs(_compose.combine_words(words)), {}
