@@ -98,6 +98,13 @@ def test_means_and_gaps_have_student_t_intervals():
     np.testing.assert_allclose([other["behind_low"], other["behind_high"]], ends)
 
 
+def test_the_oracle_is_not_the_best_policy_of_a_task():
+    made = rows({"a": {"optimal": [0, 0, 0], "x": [1, 2, 6], "y": [2, 4, 9]}})
+    assert scores.find_best(made) == {"a": "x"}
+    differences = scores.compare_with_best(made).select("policy", "behind")
+    assert dict(differences.iter_rows()) == {"optimal": -3.0, "x": 0.0, "y": 2.0}
+
+
 def test_policies_that_do_not_differ_significantly_share_a_group():
     noise = np.random.default_rng(3).normal(size=(3, 20))
     overlapping = {"x": 10 + noise[0], "y": 10 + noise[1], "slow": 20 + noise[2]}

@@ -85,6 +85,14 @@ def test_latencies_are_joined_by_prompt_and_llm_in_any_order(name, tmp_path):
     assert make_service_times(rounds=3, law="geometric") == ServiceTimes(rounds=3, law="geometric")
 
 
+def test_latencies_of_geometric_service_times_are_means_in_parts_of_rounds(tmp_path):
+    path = save(pl.DataFrame({"prompt_id": ["1", "2"], "small": [0.5, 3.0]}), tmp_path / "a.csv")
+    service = make_service_times(law="geometric", latencies=path, round_seconds=2)
+    np.testing.assert_array_equal(service.rounds, [[1.0], [1.5]])
+    service = make_service_times(latencies=path, round_seconds=2)
+    np.testing.assert_array_equal(service.rounds, [[1.0], [2.0]])
+
+
 WRONG = {
     "row 2 of 'large' must be seconds, not negative": "prompt_id,small,large\na,1,2\nb,3,-4\n",
     "row 1 of 'small' must be seconds, not negative": "prompt_id,small,large\na,,2\nb,3,4\n",

@@ -11,7 +11,7 @@ from cqbjax.core import queueing, rng, simulate
 from cqbjax.core.pytree import as_arrays, pytree
 from cqbjax.core.recorders import OPTIONAL, STANDARD
 from cqbjax.core.scenario import with_dynamics
-from cqbjax.core.types import Action, mask_unoffered
+from cqbjax.core.types import Action, Needs, mask_unoffered
 from cqbjax.dynamics import DelayedFeedback, Impatience, Outages, ServiceTimes
 from cqbjax.policies import LinearBandit, LlmRanking, RandomRouting
 from cqbjax.sources import PromptPool
@@ -104,6 +104,32 @@ def test_only_the_available_server_of_a_pair_is_counted_and_learnt(late):
     np.testing.assert_array_equal(carry.state, feedback_count)
     rows = np.asarray(carry.recorded["queries"])
     np.testing.assert_allclose(np.nansum(rows[:, 6]), sum(answers) * PRICE, rtol=1e-5)
+
+
+@pytree
+class ReportedChoicePolicy:
+    """Offer the oldest query the second server only, and count reported positions: [K + 1]."""
+
+    needs = Needs(smaller_assortments=True)
+
+    def init(self, problem, contexts):
+        return jnp.zeros(problem.assortment_size + 1, jnp.int32)
+
+    def select(self, key, state, observation):
+        slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
+        offered = jnp.array([False, True])
+        return Action(slot, jnp.array([1, 2], jnp.int32), jnp.bool_(False), offered)
+
+    def update(self, state, observation, action, feedback):
+        return state.at[feedback.choice].add(feedback.valid)
+
+
+def test_users_do_not_pretend_that_a_server_satisfied_them_that_was_not_offered():
+    users = [Impatience(attempts=1, pretends=1)]
+    assert (TABLE.utilities[:, 1] > TABLE.utilities[:, 2]).any()
+    carry, (decision, _) = play(ReportedChoicePolicy(), 2, [], users)
+    np.testing.assert_array_equal(carry.state, [0, int(decision.valid.sum()), 0])
+    assert int(carry.state[1]) > 10 and (decision.choice == 2)[decision.valid].any()
 
 
 def test_offering_an_unavailable_llm_costs_regret_and_the_query_waits():

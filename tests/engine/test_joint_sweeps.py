@@ -86,6 +86,16 @@ def test_shared_runs_of_grid_points_are_planned_once():
     assert found == {(2, "optimal"): (0, "optimal"), (3, "optimal"): (1, "optimal")}
 
 
+def test_runs_at_other_seeds_or_rates_are_not_shared():
+    specs = [
+        build_spec({"random": RandomRouting()}, TABLE, rates, seeds, 24)
+        for rates, seeds in (([0.3], [0, 1]), ([0.3], [2, 3]), ([0.4], [0, 1]))
+    ]
+    batch = {one.labels: one for one in plan_sweep(specs).batches}["random",]
+    assert not batch.duplicates and batch.runs.seed.tolist() == [0, 1, 2, 3, 0, 1]
+    np.testing.assert_allclose(batch.runs.rate, [0.3] * 4 + [0.4] * 2)
+
+
 @pytest.mark.slow
 def test_shared_runs_equal_those_of_a_separate_grid_point():
     grid = sharing_points()

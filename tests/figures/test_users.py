@@ -82,7 +82,7 @@ def test_cost_figure_joins_swept_points_in_order_and_skips_missing_values():
 
 def test_pareto_line_joins_the_undominated_policies():
     columns = ("policy", "mean", "mean_score")
-    rows = [("acqb", 2.0, 0.8), ("zero", 1.0, 0.7), ("random", 3.0, 0.6), ("optimal", 1.0, 0.5)]
+    rows = [("acqb", 2.0, 0.8), ("zero", 1.0, 0.7), ("random", 3.0, 0.6), ("optimal", 1.0, 0.9)]
     cells = pl.DataFrame(rows, columns, orient="row")
     ends = {f"{end}{of}": None for end in ("low", "high") for of in ("", "_score")}
     panel = Figure().subplots()

@@ -106,6 +106,14 @@ def test_departures_are_corrected_to_the_doubly_robust_estimate():
     assert not np.any(departures.estimate_bias(noise))
 
 
+def test_a_retry_is_an_attempt_at_the_prompt_that_began_its_query(tmp_path):
+    log, found = read(tmp_path, generate_log(1, queries=60, marked=True)[0])
+    rows = np.arange(len(found.query))
+    reworded = dataclasses.replace(log, frame=log.frame.with_columns(text=pl.Series(rows)))
+    assert (found.query < rows).any()
+    np.testing.assert_array_equal(fit._collect_attempts(reworded, found).text, found.query)
+
+
 def test_identical_requests_of_a_user_count_once():
     draw, copies = np.random.default_rng(0), 4
     model, departs = (np.repeat(draw.integers(2, size=60), copies) for _ in range(2))

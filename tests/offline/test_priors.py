@@ -214,3 +214,11 @@ def test_prior_is_fitted_on_the_offline_split_and_evaluated_on_the_pool(monkeypa
     assert calls == [([8, 11], [108, 111], [7]), ([0, 2, 9], [100, 102, 109], [1, 4])]
     contexts = {seed: one["contexts"].ravel().tolist() for seed, one in made.items()}
     assert contexts == {5: [7], 3: [1, 4]}
+    # With a head, the features of each seed are those of its head.
+    monkeypatch.setattr(
+        priors, "project_rows",
+        lambda head, data, rows, label: {seed: 1000 * seed + embeddings for seed in rows},
+    )  # fmt: skip
+    calls.clear()
+    priors.fit_priors("warm", data, [5, 3], 0.1, 0.2, 0.3, 0.0, "head")
+    assert [offline for offline, _, _ in calls] == [[5008, 5011], [3000, 3002, 3009]]

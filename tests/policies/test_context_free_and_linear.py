@@ -113,6 +113,14 @@ def test_ranking_commits_to_the_llm_accepted_most_after_its_tries():
     assert after.offered[3] == 11 and after.accepted[3] == 7
 
 
+def test_ranking_commits_without_the_tries_of_an_unavailable_llm():
+    policy = LlmRanking(tries=20.0)
+    available = observe()._replace(available=jnp.asarray([True, True, True, False]))
+    action = policy.select(KEY, COUNTS, available)
+    assert (bool(action.explored), action.servers.tolist()) == (False, [1])
+    assert bool(policy.select(KEY, COUNTS, observe()).explored)
+
+
 @pytest.mark.parametrize("width", [0.0, 1.0, 2.5])
 def test_ucb_ranking_adds_standard_deviations_to_the_beta_mean(width):
     policy, draw = LlmRanking(index="ucb", width=width), np.random.default_rng(6)

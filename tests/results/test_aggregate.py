@@ -7,8 +7,10 @@ import scipy.stats
 import xarray as xr
 from fabricated import fabricate
 
+from cqbjax.cli import aggregate
 from cqbjax.figures import sweeps
 from cqbjax.results import frame as frames
+from cqbjax.results import store
 from cqbjax.results.tables import load_table
 
 
@@ -53,6 +55,15 @@ def test_files_hold_the_same_table(tmp_path):
     assert pl.read_parquet(parquet).equals(frame)
     assert pl.read_csv(csv).shape == frame.shape
     assert not list(tmp_path.glob(".*"))
+
+
+def test_command_tabulates_all_recorded_arrays_by_default(monkeypatch, tmp_path):
+    made = [one.assign(answered=one["departures"] / one["round"]) for one in points()]
+    monkeypatch.setattr(store, "load_points", lambda folder: made)
+    words = [str(tmp_path), "--out", str(tmp_path / "table")]
+    aggregate.aggregate(aggregate.ARGUMENTS.parse_args(words))
+    table = pl.read_csv(tmp_path / "table.csv")
+    assert {*table["metric"]} == {"gap", "throughput", "answered"}
 
 
 @pytest.mark.parametrize(
