@@ -165,7 +165,7 @@ def _digest(path: pathlib.Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-class SessionOutcome(NamedTuple):
+class PytestOutcome(NamedTuple):
     """What became of a session of pytest: its exit code, None if it took too long; what it said."""
 
     code: int | None
@@ -174,7 +174,7 @@ class SessionOutcome(NamedTuple):
 
 def test(
     copy: pathlib.Path, words: list[str], timeout: float | None, **reported: str
-) -> SessionOutcome:
+) -> PytestOutcome:
     """Run pytest in a copy, in one process, forked from one that has imported what is heavy."""
     log = copy.parent / f"{copy.name}.log"
     process = FORKED.Process(target=_session, args=(copy, words, reported, log))
@@ -184,7 +184,7 @@ def test(
     if code is None:
         process.kill()
         process.join()
-    return SessionOutcome(code, log.read_text() if log.exists() else "")
+    return PytestOutcome(code, log.read_text() if log.exists() else "")
 
 
 def _session(
