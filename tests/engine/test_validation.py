@@ -63,7 +63,9 @@ CASES = {
     "negative infinite slackness": (
         Synthetic(slackness=-float("inf")), RANDOM, {}, ["slackness=-inf", "in [0, inf)"]
     ),
-    "slackness is no number": (Synthetic(slackness=NAN), RANDOM, {}, ["slackness=nan", "in [0, inf)"]),
+    "slackness is no number": (
+        Synthetic(slackness=NAN), RANDOM, {}, ["slackness=nan", "in [0, inf)"]
+    ),
     "slackness that no context meets": (
         Synthetic(num_servers=1, dim=1, slackness=0.3), RANDOM, {"arrival_rate": [0.6]},
         ["slackness=0.3", "arrival_rate=0.6", "seed", "lower arrival_rate"],
