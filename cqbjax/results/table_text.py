@@ -123,8 +123,9 @@ def _describe_times(frame: pl.DataFrame) -> str:
         seconds = frame.filter(policy=label)[TIME].drop_nulls().sort()
         ends = dict.fromkeys(map(_format_seconds, (seconds[0], seconds[-1])))
         policies.setdefault(" to ".join(ends), []).append(find_style(label).name)
-    texts = [f"{text} ({', '.join(names)})" for text, names in policies.items()]
-    return f"Time a round over the whole run: {'; '.join(texts)}."
+    # Names of policies contain commas.
+    texts = [f"{text}: {'; '.join(names)}." for text, names in policies.items()]
+    return f"Time per round over the whole run. {' '.join(texts)}"
 
 
 def _format_header(column: str) -> str:

@@ -445,7 +445,7 @@ def test_printed_tables_begin_with_queue_length_and_gap() -> None:
     ]  # fmt: skip
     assert all(row[3] == "0" for row in part.rows if row[1] == "oracle")
     assert "time a round" not in part.headers and "excludes 0" not in part.headers
-    assert "5.0 µs (random query and LLM)" in part.legend and WHY_NONE not in part.legend
+    assert "5.0 µs: random query and LLM." in part.legend and WHY_NONE not in part.legend
     beside = table.with_columns(paper_seconds_per_round=pl.lit(0.01))
     (part,) = split_table(beside, {})[1]
     assert {"time a round", "paper"} <= {*part.headers}
