@@ -86,6 +86,8 @@ def browser(page):
         skip_or_fail(f"no Chromium with its chromedriver: looked for {', '.join(BROWSERS)}")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
+    # The driver does not wait for the end of a load, which it may miss: `wait_until` does.
+    options.page_load_strategy = "none"
     for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
         options.add_argument(f"--{word}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -98,6 +100,12 @@ def browser(page):
         yield opened
     finally:
         opened.quit()
+
+
+def open_anew(browser, page):
+    """Open the page in a new tab, which has a process of its own."""
+    browser.switch_to.new_window("tab")
+    browser.get(page.as_uri())
 
 
 def wait_until(browser, script, *values):
@@ -348,8 +356,8 @@ def test_tables_are_filtered_from_lists_in_their_headers(table, header, wanted, 
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.ESCAPE)  # closes the list
 
 
-def test_controls_are_reachable_by_keyboard(browser):
-    browser.refresh()
+def test_controls_are_reachable_by_keyboard(page, browser):
+    open_anew(browser, page)
     wait_until_ready(browser)
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     focused = browser.switch_to.active_element
@@ -372,8 +380,7 @@ def test_controls_are_reachable_by_keyboard(browser):
 
 
 def test_figures_are_drawn_when_visible_and_redrawn_on_a_log_axis(page, browser):
-    browser.get("about:blank")
-    browser.get(page.as_uri())
+    open_anew(browser, page)
     count = "deep(document.getElementById('routerbench'), 'canvas').length"
     wait_until(browser, "return window.Bokeh && document.getElementById('routerbench');")
     assert browser.execute_script(f"{DEEP} return [{count}, Bokeh.documents.length];") == [0, 0]
