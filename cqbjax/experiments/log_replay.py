@@ -67,10 +67,7 @@ class LogReplay(Sweep):
         rule = LinkingRule(float(self.threshold), float(self.min_gap), self.among)
         rule.check()
         data_dir = Path(config.data_dir)
-        key = f"log {data_dir}"
-        if key not in factory.cache:
-            factory.cache[key] = prepare.load_log(data_dir)
-        log: Log = factory.cache[key]
+        log: Log = factory.make_once(data_dir, prepare.load_log)
         chains = prepare.link(log, rule)
         (rate,), seeds = config.arrival_rate, grid.list_seeds(config)
         source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)

@@ -48,11 +48,16 @@ class Factory(NamedTuple):
     make: Callable[[Config], Any]
     cache: dict[str, Any]
 
-    def make_once(self, node: Config) -> Any:
-        """Return the shared object of a configuration: points of a dataset share its table."""
+    def make_once(self, node: Any, make: Callable[[Any], Any] | None = None) -> Any:
+        """Return the shared object of a configuration: points of a dataset share its table.
+
+        Args:
+            node: the configuration, or another argument of `make` whose text names the object.
+            make: what creates it on first use; None: `self.make`.
+        """
         key = str(node)
         if key not in self.cache:
-            self.cache[key] = self.make(node)
+            self.cache[key] = (make or self.make)(node)
         return self.cache[key]
 
     def make_each(self, nodes: Config) -> dict[str, Any]:

@@ -167,7 +167,8 @@ def select_runs(
     fill = {name: array.dtype.type() for name, array in newest.data_vars.items()}
     whole = newest.reindex(wanted, fill_value=fill)
     for one in oldest_first:
-        held = {dim: [x for x in own if x in one.labels(dim)] for dim, own in wanted.items()}
+        labels_of = {dim: {*one.labels(dim)} for dim in wanted}
+        held = {dim: [x for x in own if x in labels_of[dim]] for dim, own in wanted.items()}
         for name, array in whole.data_vars.items():
             at = {dim: own for dim, own in held.items() if dim in array.dims}
             array.loc[at] = one.point[name].sel(at).values
