@@ -192,7 +192,9 @@ def main() -> None:
     )
     left = [case for case in cases if case not in known]
     print(f"{len(cases)} cases, {len(left)} to try", flush=True)
-    shares = [list(some) for _, some in itertools.groupby(left, lambda case: case[:3])]
+    # One child tries a part, and imports once; of the product, children share the work.
+    alike = 0 if arguments.part else 3
+    shares = [list(some) for _, some in itertools.groupby(left, lambda case: case[:alike])]
 
     def share(some: list[Case]) -> None:
         for case, outcome in try_cases(some, arguments.folder, words):

@@ -57,7 +57,7 @@ def test_work_is_conserved_under_every_policy():
         POLICIES,
         known_queues.TWO,
         rate,
-        seeds=96,
+        seeds=32,
         horizon=2000,
         burn_in=100,
         record=[WaitingByRow()],
