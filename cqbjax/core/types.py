@@ -198,8 +198,8 @@ class Observation(NamedTuple):
         utilities: [C, N] true utilities of each slot's query; None unless the policy needs
             `true_utilities`.
         available: [N] bool which servers answer this round; None: all of them, in every round.
-        run_length: the pair of T, the horizon of this run, and T^(-1/2), if the program was
-            compiled for a longer horizon; None: T is `problem.horizon`.
+        run_length: None: the run's horizon T is `problem.horizon`. If the program was compiled for
+            a longer horizon than the run's: the pair (T, T^(-1/2)).
     """
 
     problem: Problem
@@ -281,8 +281,8 @@ class Needs(NamedTuple):
 
     Attributes:
         true_utilities: `Observation.utilities`, for an oracle.
-        contexts: `Observation.features`. If False, a run starts with the queue slots that uniform
-            routing needs, and gets more slots if they do not suffice.
+        contexts: `Observation.features`. A policy without contexts often has a long queue. If
+            False, a run therefore starts with as many queue slots as uniform routing needs.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
         entry_rounds: `Queue.entry_rounds`, the round of each query's arrival or last attempt.
         smaller_assortments: the field `Action.offered`, because the policy may offer fewer than K

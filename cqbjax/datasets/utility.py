@@ -94,7 +94,7 @@ def departure_probabilities(
         high: departure probability of a prompt's best server, r_hi.
         cost_rule: one of `COST_RULES`.
         equal_rows: s_j, in [0, 1], for a prompt whose servers all have the same utility, for which
-            the paper's formula is 0/0. The middle neither rewards nor punishes a router for a
+            the paper's formula is 0/0. The default .5 neither rewards nor punishes a router for a
             prompt on which routing cannot matter.
         min_max: True in the paper; False: s_j is perf - rho * cost, cut to [0, 1], so that a prompt
             without a right answer has no good server.
@@ -159,9 +159,9 @@ def served_rates(probabilities: np.ndarray, K: int = 1) -> ServedRates:
     """Return the long-run rates of random, best fixed and per-prompt best routing.
 
     Args:
-        probabilities: [P, N] departure probabilities of single servers, in (0, 1); prompts arrive
+        probabilities: [P, N] departure probabilities p of single servers, in (0, 1); prompts arrive
             uniformly. The departure probability of an assortment S is R(xi, S) = s / (1 + s), where
-            s is the sum of the odds u / (1 - u) over S.
+            s is the sum of the odds p / (1 - p) over S.
         K: servers offered per query.
 
     Raises:

@@ -1,11 +1,12 @@
 """Offline learning before a run: routers, the contrastive head of ACQB-CL, and ACQB's warm start.
 
-A configuration names one of three policies, `OfflinePolicy` in short::
+A configuration names one of three policies; `OfflinePolicy` is the union of their types::
 
     TrainedRouter    a router's settings and a schedule (conf/policy/knn.yaml)
     ProjectedPolicy  a policy, and the settings of the head that projects its contexts
                      (conf/policy/acqb_cl.yaml)
-    WarmStart        ACQB, and the weight of the logs in its prior (conf/policy/acqb_warm.yaml)
+    WarmStart        ACQB, and the weight of graded answers in its prior
+                     (conf/policy/acqb_warm.yaml)
 
 `policies.train_policies` turns each into a `PerSeed`, one policy per seed, which `sweep` takes.
 Each seed learns from its own offline split: the prompts that are not in the pool of its runs. So no

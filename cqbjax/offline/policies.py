@@ -38,8 +38,8 @@ class TrainedRouter:
     Attributes:
         router: its settings.
         schedule: as in `RouterPolicy`: `oldest` (FIFO) or `joint` (priority) in the paper's study.
-        retry: as in `RouterPolicy`: `same` in the paper; `posterior` and `recall` need a router on
-            departures.
+        retry: as in `RouterPolicy`: `same` in the paper; `posterior` and `recall` need a
+            router that predicts departure probabilities.
         precision: as in `RouterPolicy`.
         recall_by: as in `RouterPolicy`.
         exploration: as in `ForcedExploration`, with `c1` and `explore_rounds`.

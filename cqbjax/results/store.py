@@ -94,8 +94,8 @@ def load_points(
 ) -> list[xr.Dataset]:
     """Read the points under folders, in the order of their names.
 
-    If a point was computed several times, with different configurations, data or code, only the
-    newest result is returned, with all its arrival rates and seeds. The newest result is the one
+    If a point was computed several times, with other constants, data or code, only the newest
+    result is returned, with all its arrival rates and seeds. The newest result is the one
     that the last command computed, or found stored. If its seeds differ between policies or rates,
     several datasets are returned, each without missing values.
 

@@ -29,6 +29,12 @@ def test_lines_of_prose_are_short(page):
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.stem)
+def test_rows_of_tables_have_lines_of_their_own(page):
+    rules = re.findall(r"^.*\|:?-{3,}:?\|.*$", page.read_text(), re.MULTILINE)
+    assert all(re.fullmatch(r"\s*\|[-:| ]+", line) for line in rules), rules
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.stem)
 def test_linked_files_and_figures_exist(page):
     text = page.read_text()
     targets = [m[1] for m in re.finditer(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", text)]
