@@ -159,7 +159,7 @@ def be_child(words: Sequence[str]) -> None:
                 (job,) = _compose.compose_jobs([[*case.words, *words]])
                 ready = study_types.prepare_points(job.config, make, cache=fits_cache)
                 ready[0].study_type.estimate(ready, Reporter())
-                outcome = f"names alike: {', '.join(found)}" if found else FINE
+                outcome = f"names shared_fields: {', '.join(found)}" if found else FINE
             except (ValueError, OSError) as error:
                 outcome = f"refused: {str(error).splitlines()[0]}"
             except Exception as error:  # anything else is a fault, and counted by its name
@@ -193,8 +193,8 @@ def main() -> None:
     left = [case for case in cases if case not in known]
     print(f"{len(cases)} cases, {len(left)} to try", flush=True)
     # One child tries a part, and imports once; of the product, children share the work.
-    alike = 0 if arguments.part else 3
-    shares = [list(some) for _, some in itertools.groupby(left, lambda case: case[:alike])]
+    shared_fields = 0 if arguments.part else 3
+    shares = [list(some) for _, some in itertools.groupby(left, lambda case: case[:shared_fields])]
 
     def share(some: list[Case]) -> None:
         for case, outcome in try_cases(some, arguments.folder, words):

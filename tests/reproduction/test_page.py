@@ -102,7 +102,7 @@ def browser(page):
         opened.quit()
 
 
-def open_anew(browser, page):
+def open_in_new_tab(browser, page):
     """Open the page in a new tab, which has a process of its own."""
     browser.switch_to.new_window("tab")
     browser.get(page.as_uri())
@@ -357,7 +357,7 @@ def test_tables_are_filtered_from_lists_in_their_headers(table, header, wanted, 
 
 
 def test_controls_are_reachable_by_keyboard(page, browser):
-    open_anew(browser, page)
+    open_in_new_tab(browser, page)
     wait_until_ready(browser)
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     focused = browser.switch_to.active_element
@@ -380,7 +380,7 @@ def test_controls_are_reachable_by_keyboard(page, browser):
 
 
 def test_figures_are_drawn_when_visible_and_redrawn_on_a_log_axis(page, browser):
-    open_anew(browser, page)
+    open_in_new_tab(browser, page)
     count = "deep(document.getElementById('routerbench'), 'canvas').length"
     wait_until(browser, "return window.Bokeh && document.getElementById('routerbench');")
     assert browser.execute_script(f"{DEEP} return [{count}, Bokeh.documents.length];") == [0, 0]
