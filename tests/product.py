@@ -159,7 +159,7 @@ def be_child(words: Sequence[str]) -> None:
                 (job,) = _compose.compose_jobs([[*case.words, *words]])
                 ready = study_types.prepare_points(job.config, make, cache=fits_cache)
                 ready[0].study_type.estimate(ready, Reporter())
-                outcome = f"names shared_fields: {', '.join(found)}" if found else FINE
+                outcome = f"ambiguous names: {', '.join(found)}" if found else FINE
             except (ValueError, OSError) as error:
                 outcome = f"refused: {str(error).splitlines()[0]}"
             except Exception as error:  # anything else is a fault, and counted by its name
