@@ -40,7 +40,7 @@ def static(**kwargs: Any) -> Any:
 
 
 def option(**kwargs: Any) -> Any:
-    """Declare a field whose type is a `Literal`; its leaf is the index of the chosen string.
+    """Declare a field of a `Literal` type, whose leaf in the pytree is the chosen string's index.
 
     Programs read it with `option_index`, which accepts the string or the (traced) index.
     """

@@ -39,7 +39,7 @@ def save_figure(figure: Figure, stem: str | Path, dots: int = DOTS_PER_INCH) -> 
 def save_paper_figure(figure: Figure, stem: str | Path, columns: int | None = None) -> Path:
     """Write a figure as `stem`.pdf for LaTeX: 8-point letters, no title or note, no date.
 
-    The figure itself changes.
+    The given figure is changed: its size, title, note and legend.
 
     Args:
         figure: a figure of Matplotlib.

@@ -82,7 +82,8 @@ class TrainedRouter:
 
         Args:
             utilities: [I, N] predicted utilities of its pool.
-            scores: of a router on types, [I, G] log-probabilities of types.
+            scores: None, or of a router that predicts types of prompts (`Conditional`): [I, G] the
+                log-probability of each type.
             types: [G, N] departure probabilities of each type.
         """
         routing = RouterPolicy(

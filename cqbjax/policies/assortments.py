@@ -58,7 +58,7 @@ def choose_query_and_servers(
 def mask_unavailable(
     values: Array, observation: Observation, otherwise: float | int = DOWN_UTILITY
 ) -> Array:
-    """Return values [..., N], replaced by `otherwise` for servers that do not answer this round."""
+    """Return values [..., N]; servers that do not answer this round get the value `otherwise`."""
     answers = observation.available
     return values if answers is None else jnp.where(answers, values, otherwise)
 

@@ -47,7 +47,7 @@ class PromptPool:
 
     Attributes:
         contexts: [P, d] embeddings of all prompts.
-        utilities: [P, N] log-odds log(u / (1 - u)) of the departure probabilities u.
+        utilities: [P, N] log-odds log(p / (1 - p)) of the departure probabilities p.
         pool_size: I, prompts in a run's pool, drawn by the run's seed.
         dollars: [P, N] cost of each answer in USD; None: unknown.
         scores: [P, N] graded quality of each answer; None: unknown.

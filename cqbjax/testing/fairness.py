@@ -47,8 +47,8 @@ def check_fairness(policy: Policy, seed: int = 0, problem: Problem = SINGLE) -> 
 
     The policy must not declare `Needs(true_utilities=True)`, nor call back into Python, where it
     could store data between runs. The check also simulates users whom every answer satisfies, so
-    that feedback reveals nothing about the LLMs. There the decisions must not depend on the true
-    utilities.
+    that feedback reveals nothing about the LLMs. With these users the decisions must not depend on
+    the true utilities.
 
     Args:
         policy: the policy to check.

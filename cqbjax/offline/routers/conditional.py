@@ -62,11 +62,11 @@ class Conditional(Router):
     independent and satisfy with probability q[g, n]. A failure of one server then tells which
     types are likely, and so which server is next. Types are clusters (k-means) of the offline rows
     of departure probabilities. The prior of a prompt's type is an average over offline prompts,
-    weighted by softmax(cosine / temperature), mixed with the share of each type.
+    weighted by softmax(cosine / temperature), mixed with the type's share of all offline prompts.
 
     Attributes:
         temperature: of the softmax, above 0.
-        floor: weight of the shares, in (0, 1].
+        floor: weight of the type's share in the prior, in (0, 1].
         num_types: the most types G.
     """
 
