@@ -114,10 +114,10 @@ def draw_combinations(rows: pl.DataFrame) -> Figure:
     with fonts(9.0):
         figure = Figure(figsize=(7.0, 3.6), layout="constrained")
         axis = figure.subplots()
-        places = np.arange(4) + np.linspace(-0.28, 0.28, len(means))[:, None]
+        heights = np.arange(4) + np.linspace(-0.28, 0.28, len(means))[:, None]
         for low, color in ((False, "#0072B2"), (True, "#D55E00")):
             chosen = (means < 0) == low
-            axis.plot(np.maximum(means[chosen], -0.55), places[chosen], "o", ms=4, color=color,
+            axis.plot(np.maximum(means[chosen], -0.55), heights[chosen], "o", ms=4, color=color,
                       clip_on=False)  # fmt: skip
         for place, count in enumerate((means < 0).sum(0)):
             text, color = (

@@ -266,11 +266,11 @@ def rank_means(made: Extract, asked: Arguments) -> Found:
     return _found(made, yes, ranked.height, describe_ranks(ranked["rank"], asked))
 
 
-def describe_ranks(places: pl.Series, asked: Arguments) -> str:
+def describe_ranks(ranks: pl.Series, asked: Arguments) -> str:
     """Describe how often a policy is among the first `rank`, and its rank in each setting."""
     ordinal = "first" if asked["rank"] == 1 else f"among the first {asked['rank']}"
-    often = f"{int((places <= asked['rank']).sum())} of {len(places)} settings"
-    each = ", ".join(str(int(rank)) for rank in places)
+    often = f"{int((ranks <= asked['rank']).sum())} of {len(ranks)} settings"
+    each = ", ".join(str(int(rank)) for rank in ranks)
     return f"{find_style(asked['policy']).name} is {ordinal} in {often} (ranks {each})"
 
 

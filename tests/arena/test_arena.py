@@ -273,7 +273,10 @@ def test_tasks_compare_at_least_18_policies():
         (["policy=my_policy.py:Ü"], "file, folders and class must have names"),
         (["policy=other.py:Mine"], "other.py must be a Python file below the current folder"),
         (["tasks=paper"], "error: policy= is missing"),
-        (["policy=acqb", "tasks=opera"], "error: task opera is unknown; choose from drift, "),
+        (
+            ["policy=acqb", "tasks=opera"],
+            "error: task opera is unknown; choose from channels, drift, ",
+        ),
         (
             ["policy=acqb", "seed=3"],
             "error: seed=3 is unknown here: did you mean seeds=?",

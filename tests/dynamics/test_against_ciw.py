@@ -20,10 +20,11 @@ pytestmark = pytest.mark.slow
 LOAD, SEEDS, HORIZON = 0.8, 48, 6000
 BURN_IN, RUN_OUT = 400, 400
 SCENARIOS = {
-    "one success rate": {"m": known_queues.M, "places": 1},
-    "three served a round": {"m": known_queues.PLACES_M, "places": known_queues.PLACES},
+    "one success rate": {"m": known_queues.M, "channels": 1},
+    "three served a round": {"m": known_queues.CHANNELS_M, "channels": known_queues.CHANNELS},
     "three served, leaving unserved": {
-        "m": known_queues.PLACES_M, "places": known_queues.PLACES, "leave": known_queues.LEAVE,
+        "m": known_queues.CHANNELS_M, "channels": known_queues.CHANNELS,
+        "leave": known_queues.LEAVE,
     },
 }  # fmt: skip
 
@@ -35,12 +36,12 @@ class Patience(ciw.dists.Geometric):
         return super().sample(t, ind) - 0.5
 
 
-def simulate_by_ciw(seed, rate, m, places, leave=None):
+def simulate_by_ciw(seed, rate, m, channels, leave=None):
     """Return the mean number of queries in the system over the rounds that count."""
     patience = {} if leave is None else {"reneging_time_distributions": [Patience(leave)]}
     # Records are of those who left: all who came before the last round that counts.
     records = peers.ciw_records(
-        seed, rate, m, HORIZON + RUN_OUT, number_of_servers=[places], **patience
+        seed, rate, m, HORIZON + RUN_OUT, number_of_servers=[channels], **patience
     )
     assert (leave is not None) == any(one.record_type == "renege" for one in records)
     return mean_queue(records, BURN_IN, HORIZON)

@@ -38,24 +38,24 @@ CASES += [("acqb", 2, 2), ("random", 1, 3)]
 draw_instance = jax.jit(simulate.draw_instance, static_argnames="problem")
 
 
-def run(policy, size, places):
+def run(policy, size, channels):
     """Return who was shown, where a query was served, and who was there."""
-    source = as_arrays(with_dynamics(POOL, [], [*SERVICE, ServiceChannels(count=places)]))
+    source = as_arrays(with_dynamics(POOL, [], [*SERVICE, ServiceChannels(count=channels)]))
     problem = source.problem(size, HORIZON)
     key = rng.run_key(3)
     decision, _ = jax.jit(
         lambda policy: simulate.run_rounds(key, policy, source, 0.9, problem, 128, states=False)
     )(as_arrays(policy))
     rules = draw_instance(key, source, np.float32(0.9), problem=problem).dynamics
-    shape = (HORIZON, places)
+    shape = (HORIZON, channels)
     servers = np.asarray(decision.servers).reshape(*shape, size)
     return servers, np.asarray(decision.valid).reshape(shape), np.asarray(rules.service_draws[0])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_policies_offer_only_available_servers_and_as_many_as_possible(case):
-    label, size, places = case
-    servers, valid, there = run(POLICIES[label], size, places)
+    label, size, channels = case
+    servers, valid, there = run(POLICIES[label], size, channels)
     shown = servers >= 0
     up = np.take_along_axis(there[:, None, :], np.maximum(servers, 0), axis=-1)
     assert not (shown & ~up)[valid].any() and not valid[~there.any(axis=-1)].any()

@@ -43,7 +43,7 @@ SCENARIOS = {
     "patience": (ArrivalWrapper(source=COIN, process=BatchArrivals(most=6)),
                  [Impatience(patience=4)], []),
     "both": (COIN, [Orbit(return_rate=0.4), Impatience(attempts=2, patience=7)], []),
-    "three places": (ArrivalWrapper(source=COIN, process=BatchArrivals(most=6)), [],
+    "three channels": (ArrivalWrapper(source=COIN, process=BatchArrivals(most=6)), [],
                      [ServiceChannels(count=3)]),
     "lasting": (COIN, [], [ServiceTimes(rounds=3)]),
     "all of service": (
@@ -171,7 +171,7 @@ def test_sojourn_times_and_ages_add_up_to_the_summed_number_in_system(case):
 
 
 # What is in these is in the others too.
-SIMPLER = ("orbit", "both", "three places", "lasting", "paper's kinds")
+SIMPLER = ("orbit", "both", "three channels", "lasting", "paper's kinds")
 
 
 @pytest.mark.slow

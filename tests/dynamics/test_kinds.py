@@ -401,13 +401,13 @@ def test_uniform_service_of_channels_uses_the_divided_rate(monkeypatch):
     assert made.uniform_service(None, 0.6, 2) == pytest.approx(3 * (0.2 + 2))
 
 
-@pytest.mark.parametrize("places", cases([1, 3], [3]))
-def test_workloads_are_drawn_at_the_divided_rate_and_arrive_at_the_full_rate(places):
-    source = with_dynamics(FixedUsers(), [Orbit()], [ServiceChannels(count=places)])
+@pytest.mark.parametrize("channels", cases([1, 3], [3]))
+def test_workloads_are_drawn_at_the_divided_rate_and_arrive_at_the_full_rate(channels):
+    source = with_dynamics(FixedUsers(), [Orbit()], [ServiceChannels(count=channels)])
     problem = source.problem(1, 40)
     draw = jax.jit(lambda rate: simulate.draw_instance(KEY, source, rate, problem))
     drawn = draw(jnp.float32(0.9))
-    np.testing.assert_allclose(drawn.workload.contexts, 0.9 / places, rtol=1e-6)
+    np.testing.assert_allclose(drawn.workload.contexts, 0.9 / channels, rtol=1e-6)
     assert np.asarray(drawn.arrivals).mean() > 0.6
 
 

@@ -42,22 +42,22 @@ def test_closed_forms_agree_where_scenarios_coincide(load):
     assert M * queues.conserved(np.array([M, M]), rate) == pytest.approx(plain)
     assert queues.preemptive(np.array([M, M]), rate).sum() == pytest.approx(plain)
     assert queues.several(M, 1, rate) == pytest.approx(plain)
-    assert queues.mean(queues.law_of_places(M, 1, 0.0, rate)) == pytest.approx(plain)
+    assert queues.mean(queues.law_of_channels(M, 1, 0.0, rate)) == pytest.approx(plain)
     assert queues.orbiting(M, 1.0, rate)[0] == pytest.approx(plain)
 
 
 @pytest.mark.slow
 def test_chains_agree_with_their_closed_forms():
-    c, m = known_queues.PLACES, known_queues.PLACES_M
+    c, m = known_queues.CHANNELS, known_queues.CHANNELS_M
     for load in (0.6, 0.95):
-        chain = queues.law_of_places(m, c, 0.0, load * c * m)
+        chain = queues.law_of_channels(m, c, 0.0, load * c * m)
         assert queues.mean(chain) == pytest.approx(queues.several(m, c, load * c * m))
     rate = 0.2 * M
     small = [queues.orbiting(M, back, rate)[0] for back in (0.04, 0.02)]
     # What is left falls with h, and below with the length of a round.
     assert 2 * small[1] - small[0] == pytest.approx(queues.slow_returns(M, rate), rel=1e-3)
     served, leave, rate = 1.0, 0.6, 2.7
-    laws = [queues.law_of_places(served * s, c, leave * s, rate * s) for s in (0.004, 0.002)]
+    laws = [queues.law_of_channels(served * s, c, leave * s, rate * s) for s in (0.004, 0.002)]
     limit = 2 * laws[1] - laws[0]
     assert limit == pytest.approx(queues.erlang_a(served, c, leave, rate), abs=1e-5)
     poisson = np.exp(-2.5) * np.array([1, 2.5, 2.5**2 / 2, 2.5**3 / 6])

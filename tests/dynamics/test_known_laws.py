@@ -93,27 +93,27 @@ def test_departure_and_abandonment_rates_add_up_to_the_arrival_rate():
     length = data.queue_length.isel(policy=0)
     unserved = known_queues.LEAVE * np.maximum(length - 1, 0).mean("round")
     close((M * (length > 0).mean("round") + unserved).values, RATE)
-    law = queues.law_of_places(M, 1, known_queues.LEAVE, RATE)
+    law = queues.law_of_channels(M, 1, known_queues.LEAVE, RATE)
     share = known_queues.LEAVE * (queues.mean(law) - 1 + law[0]) / RATE
     close(data.gave_up.isel(policy=0, round=-1).values, share, widest=0.03)
 
 
 def test_mean_number_of_busy_channels_is_the_offered_load():
     """Geo/Geo/c: E min(Q, c) = l / m."""
-    m, places = known_queues.PLACES_M, known_queues.PLACES
+    m, channels = known_queues.CHANNELS_M, known_queues.CHANNELS
     data = sweep_stationary(
-        ANY, Coin(success=m), LOAD * places * m, seeds=64, horizon=2000,
-        service=[ServiceChannels(count=places)],
+        ANY, Coin(success=m), LOAD * channels * m, seeds=64, horizon=2000,
+        service=[ServiceChannels(count=channels)],
     )  # fmt: skip
-    taken = np.minimum(data.queue_length.isel(policy=0), places)
-    close(taken.mean("round").values, LOAD * places)
+    taken = np.minimum(data.queue_length.isel(policy=0), channels)
+    close(taken.mean("round").values, LOAD * channels)
 
 
-@pytest.mark.parametrize("places", [16, 3], ids=["all served", "leaving as fast as served"])
-def test_queue_length_is_poisson_at_a_constant_departure_rate_per_query(places):
+@pytest.mark.parametrize("channels", [16, 3], ids=["all served", "leaving as fast as served"])
+def test_queue_length_is_poisson_at_a_constant_departure_rate_per_query(channels):
     """Poisson arrivals, everybody served; or unserved ones who leave as fast: Q ~ Poisson(a/m)."""
-    m, rate = known_queues.PLACES_M, 0.75
-    users = [Impatience(leave=m)] if places == 3 else []
+    m, rate = known_queues.CHANNELS_M, 0.75
+    users = [Impatience(leave=m)] if channels == 3 else []
     source = ArrivalWrapper(source=Coin(success=m), process=BatchArrivals(most=10))
     data = sweep_stationary(
         ANY,
@@ -122,7 +122,7 @@ def test_queue_length_is_poisson_at_a_constant_departure_rate_per_query(places):
         seeds=64,
         horizon=2500,
         users=users,
-        service=[ServiceChannels(count=places)],
+        service=[ServiceChannels(count=channels)],
     )
     length, mean = data.queue_length.isel(policy=0), rate / m
     close(length.mean("round").values, mean)
@@ -137,15 +137,15 @@ def test_abandonments_at_several_channels_match_erlang_a():
 
     `test_chains_agree_with_their_closed_forms` takes the chain to continuous time.
     """
-    m, leave, rate, places = 0.05, 0.03, 0.135, known_queues.PLACES
-    law = queues.law_of_places(m, places, leave, rate)
+    m, leave, rate, channels = 0.05, 0.03, 0.135, known_queues.CHANNELS
+    law = queues.law_of_channels(m, channels, leave, rate)
     data = sweep_stationary(
         ANY, Coin(success=m), rate, seeds=128, horizon=8000, every=20,
-        users=[Impatience(leave=leave)], service=[ServiceChannels(count=places)],
+        users=[Impatience(leave=leave)], service=[ServiceChannels(count=channels)],
         record=["gave_up"],
     )  # fmt: skip
     close(data.queue_length.isel(policy=0).mean("round").values, queues.mean(law))
-    beyond = np.maximum(np.arange(len(law)) - places, 0) @ law
+    beyond = np.maximum(np.arange(len(law)) - channels, 0) @ law
     close(data.gave_up.isel(policy=0, round=-1).values, leave * beyond / rate)
 
 

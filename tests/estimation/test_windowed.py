@@ -80,6 +80,6 @@ def test_windowed_belief_delegates_every_query_to_the_older_belief():
 
 
 def test_windowed_belief_stores_only_its_window():
-    for places, attempts in ((1, 6), (4, 8)):
-        belief = choose_belief("auto", PROBLEM._replace(channels=places), window=6)
+    for channels, attempts in ((1, 6), (4, 8)):
+        belief = choose_belief("auto", PROBLEM._replace(channels=channels), window=6)
         assert belief.belief.problem.attempts == attempts

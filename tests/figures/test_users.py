@@ -20,7 +20,7 @@ from cqbjax.results.policy_styles import find_style
 
 LABELS = ("optimal", "acqb", "acqb_fifo", "random")
 HORIZON = 60
-PLACES = ("policy", "arrival_rate", "seed")
+DIMS = ("policy", "arrival_rate", "seed")
 DRAW = np.random.default_rng(3)
 PRICE = {"optimal": 0.001, "acqb": 0.002, "acqb_fifo": 0.003, "random": 0.02}
 
@@ -28,19 +28,19 @@ PRICE = {"optimal": 0.001, "acqb": 0.002, "acqb_fifo": 0.003, "random": 0.02}
 def point(rates=(0.7,), price=1.0, **attributes):
     """A point whose queries cost by policy, and are in the system for geometric times."""
     made = fabricate(LABELS, rates, 6, HORIZON, **attributes)
-    sizes = tuple(made.sizes[dim] for dim in PLACES)
+    sizes = tuple(made.sizes[dim] for dim in DIMS)
     cost = np.array([PRICE[label] for label in LABELS])[:, None, None] * price
     for name, level in (("dollars", cost), ("score", 0.9 - 2 * cost)):
         noise = DRAW.uniform(0.9, 1.1, (*sizes, HORIZON))
-        made[name] = (*PLACES, "round"), np.broadcast_to(level[..., None], noise.shape) * noise
+        made[name] = (*DIMS, "round"), np.broadcast_to(level[..., None], noise.shape) * noise
     waits = DRAW.geometric(0.2, (*sizes, 40)).clip(1, HORIZON)
     bins = np.asarray(time_bin(waits))
     counts = (bins[..., None] == np.arange(len(bin_times(HORIZON)))).sum(axis=-2)
-    made["time_in_system"] = (*PLACES, "retried", "time_bin"), np.stack([counts, 0 * counts], -2)
-    made["time_99"] = PLACES, np.quantile(waits, 0.99, axis=-1)
+    made["time_in_system"] = (*DIMS, "retried", "time_bin"), np.stack([counts, 0 * counts], -2)
+    made["time_99"] = DIMS, np.quantile(waits, 0.99, axis=-1)
     for name in ("away", "in_service"):
-        made[name] = (*PLACES, "round"), DRAW.integers(0, 5, (*sizes, HORIZON))
-    made["waits"] = (*PLACES, "query"), waits
+        made[name] = (*DIMS, "round"), DRAW.integers(0, 5, (*sizes, HORIZON))
+    made["waits"] = (*DIMS, "query"), waits
     return made
 
 

@@ -193,15 +193,15 @@ def test_cache_prefers_an_accepted_llm_despite_later_failures():
 
 
 def test_only_equal_embeddings_share_an_index():
-    places = jax.jit(retries.find_first_equal_row)
+    find_rows = jax.jit(retries.find_first_equal_row)
     rows = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
     rows = rows[[4, 1, 4, 0, 1, 4, 6, 5]]
-    assert places(jnp.asarray(rows)).tolist() == [0, 1, 0, 3, 1, 0, 6, 7]
+    assert find_rows(jnp.asarray(rows)).tolist() == [0, 1, 0, 3, 1, 0, 6, 7]
     rows[5, 1] = np.nextafter(rows[5, 1], np.float32(9))
-    assert places(jnp.asarray(rows)).tolist()[5] == 5, "one bit is another"
+    assert find_rows(jnp.asarray(rows)).tolist()[5] == 5, "one bit is another"
     # So many pairs, 2^33, that some rows have the same sum of 32 bits as another one.
     many = np.random.default_rng(3).normal(size=(2**17, 2)).astype(np.float32)
-    first = places(jnp.asarray(np.concatenate([many, many])))
+    first = find_rows(jnp.asarray(np.concatenate([many, many])))
     np.testing.assert_array_equal(first, np.tile(np.arange(2**17), 2))
 
 

@@ -65,10 +65,10 @@ class Estimator:
 
     def learn(self, row: int, servers: Assortment, choice: int) -> None:
         """Add one round's feedback, then update the blocks that it touched, and no other."""
-        places = padded(servers, self.settings.K)
-        features = self.features[row, list(places)]
-        blocks = np.array([self.block[j] if j >= 0 else -1 for j in places])
-        chosen = np.array([float(j == choice and j >= 0) for j in places])
+        positions = padded(servers, self.settings.K)
+        features = self.features[row, list(positions)]
+        blocks = np.array([self.block[j] if j >= 0 else -1 for j in positions])
+        chosen = np.array([float(j == choice and j >= 0) for j in positions])
         self.history.append((features, blocks, chosen))
         for x, j in zip(features, servers, strict=False):
             self._grow(self.block[j], x)

@@ -24,10 +24,10 @@ from tests.reference import queues
 OLDEST, NEWEST = RandomRouting(schedule="oldest"), RandomRouting(schedule="newest")
 # Probabilities: of success, of two classes too, and where several are served; to give up, to leave,
 # to return.
-M, CLASSES, PLACES_M = 0.75, np.array([0.5, 0.9]), 0.3
+M, CLASSES, CHANNELS_M = 0.75, np.array([0.5, 0.9]), 0.3
 GIVE_UP, LEAVE, BACK = 0.3, 0.05, 0.2
-# Attempts at most, places, shares of batches of one and of two.
-MOST, PLACES, SIZES = 2, 3, np.array([2, 1]) / 3
+# Attempts at most, channels, shares of batches of one and of two.
+MOST, CHANNELS, SIZES = 2, 3, np.array([2, 1]) / 3
 # Records in a relaxation time, relaxation times that are left out at the start, and slots for each
 # query of the mean queue, whose tail is geometric.
 RECORDS, BURN_IN, TAIL = 20, 5, 16
@@ -136,8 +136,8 @@ POISSON: Source = ArrivalWrapper(source=COIN, process=BatchArrivals(most=7))
 SIZED: Source = ArrivalWrapper(source=COIN, process=BatchArrivals(sizes=SIZES))
 MIXED, TRIED = queues.mixed(CLASSES), queues.attempts(M, MOST)
 FIXED, LONG = queues.lasting(M, 2, 0), queues.lasting(M, 2, 2)
-SERVED = PLACES * PLACES_M
-SPREAD_OF_PLACES = (1 - PLACES_M) / SERVED + (1 - SERVED) / SERVED
+SERVED = CHANNELS * CHANNELS_M
+SPREAD_OF_CHANNELS = (1 - CHANNELS_M) / SERVED + (1 - SERVED) / SERVED
 SIZE, SQUARE = (float(np.average(np.arange(1, len(SIZES) + 1) ** k, weights=SIZES)) for k in (1, 2))
 OF_GENERAL = "ρ + λ² E[S(S-1)] / 2(1-ρ)"
 
@@ -164,7 +164,7 @@ KNOWN = (
                lambda rate: queues.geometric(M + (1 - M) * GIVE_UP, rate),
                users=(Impatience(give_up=GIVE_UP),)),
     KnownQueue("leaving unserved", "its chain", M,
-               lambda rate: queues.mean(queues.law_of_places(M, 1, LEAVE, rate)),
+               lambda rate: queues.mean(queues.law_of_channels(M, 1, LEAVE, rate)),
                users=(Impatience(leave=LEAVE),)),
     KnownQueue("attempts of two rounds", f"{OF_GENERAL} - λ/m", M / 2,
                lambda rate: queues.lasting_waits(M, 2, 0, rate), service=(ServiceTimes(rounds=2),),
@@ -173,13 +173,13 @@ KNOWN = (
                lambda rate: queues.lasting_waits(M, 2, 2, rate),
                service=(ServiceTimes(rounds=2, law="geometric"),), spread=spread(*LONG)),
     KnownQueue("three served a round", "Geo/Geo/3", SERVED,
-               lambda rate: queues.several(PLACES_M, PLACES, rate), Coin(success=PLACES_M),
-               service=(ServiceChannels(count=PLACES),), spread=SPREAD_OF_PLACES),
+               lambda rate: queues.several(CHANNELS_M, CHANNELS, rate), Coin(success=CHANNELS_M),
+               service=(ServiceChannels(count=CHANNELS),), spread=SPREAD_OF_CHANNELS),
     KnownQueue("three served, leaving unserved", "its chain", SERVED,
-               lambda rate: queues.mean(queues.law_of_places(PLACES_M, PLACES, LEAVE, rate)),
-               Coin(success=PLACES_M), users=(Impatience(leave=LEAVE),),
-               service=(ServiceChannels(count=PLACES),),
-               spread=SPREAD_OF_PLACES),
+               lambda rate: queues.mean(queues.law_of_channels(CHANNELS_M, CHANNELS, LEAVE, rate)),
+               Coin(success=CHANNELS_M), users=(Impatience(leave=LEAVE),),
+               service=(ServiceChannels(count=CHANNELS),),
+               spread=SPREAD_OF_CHANNELS),
     KnownQueue("back in the next round", "λ(1-λ) / (m-λ)", M,
                lambda rate: queues.geometric(M, rate), users=(Orbit(return_rate=1),)),
     KnownQueue("back after five rounds on average", "its chain", M,

@@ -94,13 +94,13 @@ def preemptive(chances: np.ndarray, rate: float) -> np.ndarray:
     return np.array([slow * (conserved(chances, rate) - first / fast), first])
 
 
-def several(m: float, places: int, rate: float) -> float:
+def several(m: float, channels: int, rate: float) -> float:
     """Return EQ of Geo/Geo/c: sum_{n<c} n pi_n + pi_c (c / (1 - s) + s / (1 - s)^2).
 
     Above c the law is geometric, pi_{c+k} = pi_c s^k, with s in (0, 1) such that
     (l + (1 - l) s) (1 - m + m s)^c = s; below it the balance equations and the sum say it.
     """
-    c = places
+    c = channels
 
     def excess(s: float) -> float:
         return float((rate + (1 - rate) * s) * (1 - m + m * s) ** c - s)
@@ -128,12 +128,12 @@ def binomial(trials: Any, successes: Any, p: float) -> np.ndarray:
     return np.asarray(scipy.special.binom(n, k) * p**k * (1 - p) ** fails * (k <= n))
 
 
-def law_of_places(m: float, places: int, leave: float, rate: float) -> np.ndarray:
+def law_of_channels(m: float, channels: int, leave: float, rate: float) -> np.ndarray:
     """Return the stationary law of Q where c are served a round and who is not may leave.
 
     Args:
         m: of each attempt.
-        places: c.
+        channels: c.
         leave: th, the probability that a query leaves which was not served in the round.
         rate: l.
 
@@ -143,8 +143,8 @@ def law_of_places(m: float, places: int, leave: float, rate: float) -> np.ndarra
     numbers = np.arange(STATES + 1)
     step = np.zeros((STATES, STATES))  # from, to
     for here in range(STATES):
-        served = binomial(min(here, places), numbers[: places + 1], m)
-        left = binomial(max(here - places, 0), numbers[: max(here - places, 0) + 1], leave)
+        served = binomial(min(here, channels), numbers[: channels + 1], m)
+        left = binomial(max(here - channels, 0), numbers[: max(here - channels, 0) + 1], leave)
         gone = np.convolve(served, left)[: here + 1]
         stays = here - np.arange(len(gone))
         step[here, stays] += gone * (1 - rate)
@@ -152,13 +152,13 @@ def law_of_places(m: float, places: int, leave: float, rate: float) -> np.ndarra
     return _stationary(scipy.sparse.csc_array(step.T))
 
 
-def erlang_a(served: float, places: int, leave: float, rate: float) -> np.ndarray:
+def erlang_a(served: float, channels: int, leave: float, rate: float) -> np.ndarray:
     """Return the law of the queue M/M/c+M: pi_n ~ prod_{k<=n} l / (min(k, c) mu + (k - c)^+ th).
 
     Continuous time: `served` is mu, `leave` th and `rate` l, each a unit of time.
     """
     k = np.arange(1, STATES)
-    down = np.minimum(k, places) * served + np.maximum(k - places, 0) * leave
+    down = np.minimum(k, channels) * served + np.maximum(k - channels, 0) * leave
     law = np.concatenate([[1.0], np.cumprod(rate / down)])
     return law / law.sum()
 

@@ -16,7 +16,7 @@ Assortment = tuple[int, ...]
 
 
 def padded(servers: Assortment, size: int) -> Assortment:
-    """Return the servers that were shown, then -1 up to K places."""
+    """Return the servers that were shown, then -1 up to K positions."""
     return (*servers, *(-1,) * (size - len(servers)))
 
 

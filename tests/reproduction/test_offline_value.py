@@ -76,14 +76,14 @@ def test_baselines_without_training_are_evaluated_on_the_pool(source):
 
 def test_smaller_offline_splits_are_sampled_from_the_whole_split(source):
     small, chosen = dataclasses.replace(source, offline_size=15), np.zeros(80)
-    places = set()
+    splits = set()
     for seed in range(40):
         offline, rest = small.split(seed).offline, source.split(seed).offline
         assert len(offline) == 15 and set(offline) <= set(rest) and (np.diff(offline) > 0).all()
         assert small.split(seed).pool.tolist() == source.split(seed).pool.tolist()
         chosen[offline] += 1
-        places.add(tuple(np.searchsorted(rest, offline)))
-    assert len(places) == 40, "seeds draw apart"
+        splits.add(tuple(np.searchsorted(rest, offline)))
+    assert len(splits) == 40, "seeds draw apart"
     # Each prompt is one of 15 of 80: 7.5 times in 40, with a standard deviation of 2.5.
     assert chosen.max() < 7.5 + 5 * 2.5
     whole = dataclasses.replace(source, offline_size=60)

@@ -150,12 +150,12 @@ def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
     file = store(tmp_path / "point", fabricate(("random",), num_seeds=1, horizon=2), alpha=0.5)
     whole = file.read_bytes()
     arrays = files.read_description(file)["bytes"]
-    places = [*range(0, arrays, 997), *range(arrays, len(whole))]
-    for place in places:
+    positions = [*range(0, arrays, 997), *range(arrays, len(whole))]
+    for position in positions:
         changed = bytearray(whole)
-        changed[place] ^= 1 << place % 7
+        changed[position] ^= 1 << position % 7
         file.write_bytes(changed)
-        read = results.load if place < arrays else results.read_manifest
+        read = results.load if position < arrays else results.read_manifest
         with pytest.raises(results.ResultError, match=r"point\.nc (is|has)") as error:
             read(file)
         assert "\n" not in str(error.value)
