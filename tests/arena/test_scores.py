@@ -135,10 +135,12 @@ def test_holm_correction_counts_every_policy_of_the_task():
     assert groups_of({"random": np.arange(90.0, 97)} | many) == {1}
 
 
-def test_means_over_tasks_exclude_policies_with_missing_tasks():
+def test_means_over_tasks_exclude_policies_with_missing_tasks_or_seeds():
     made = scores.add_scores(rows({
-        "a": {"random": [8, 12], "x": [1, 3], "z": [0, 0]}, "b": {"random": [4, 4], "x": [2, 2]},
+        "a": {"random": [8, 12], "x": [1, 3], "y": [2, 3], "z": [0, 0]},
+        "b": {"random": [4, 4], "x": [2, 2], "y": [2]},
     }))  # fmt: skip
+    assert scores.score_matrix(made, "y", ["a", "b"]) is None
     over = scores.aggregate_scores(made, ["a", "b"])
     assert over["policy"].to_list() == ["x", "random"] and {*over["tasks"]} == {2}
-    assert scores.aggregate_scores(made, ["a"])["policy"].to_list() == ["z", "x", "random"]
+    assert scores.aggregate_scores(made, ["a"])["policy"].to_list() == ["z", "x", "y", "random"]

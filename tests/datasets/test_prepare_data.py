@@ -359,6 +359,14 @@ def test_invalid_embeddings_are_reported_with_the_file(content, message, tmp_pat
         ds.load_dataset("mine", tmp_path / "data")
 
 
+def test_errors_of_some_embeddings_name_the_row_of_the_file(tmp_path):
+    file = tmp_path / "own.npy"
+    np.save(file, np.where(np.arange(30)[:, None] == 7, np.inf, np.ones((30, 4))))
+    with pytest.raises(ds.TableError, match="own.npy: row 8 holds a number that is not finite"):
+        read_embeddings(file, 30, rows=np.array([20, 9, 7]))
+    assert read_embeddings(file, 30, rows=np.array([20, 9])).shape == (2, 4)
+
+
 def test_truncated_or_zipped_embeddings_are_reported_in_one_sentence(tmp_path):
     file = tmp_path / "own.npy"
     np.save(file, np.eye(30))

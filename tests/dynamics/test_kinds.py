@@ -163,6 +163,9 @@ def test_outages_have_their_share_and_mean_length():
     np.testing.assert_array_equal(joins[:, 0], rounds <= 9)
     np.testing.assert_array_equal(joins[:, 1], rounds >= 7)
     assert joins[:, 2].all() and Outages().available(joins[0]).tolist() == [True, False, True]
+    # Servers without random outages join and leave all the same.
+    both = Outages(share=0.5, servers=[2], since=[1, 7, 1], until=[9, HORIZON, HORIZON])
+    np.testing.assert_array_equal(draw_kind(both)[:, :2], joins[:, :2])
 
 
 def test_outages_are_as_frequent_in_the_first_rounds_as_later():

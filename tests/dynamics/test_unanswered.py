@@ -12,7 +12,7 @@ from cqbjax.core.pytree import as_arrays, pytree
 from cqbjax.core.recorders import OPTIONAL, STANDARD
 from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Action, Needs, mask_unoffered
-from cqbjax.dynamics import DelayedFeedback, Impatience, Outages, ServiceTimes
+from cqbjax.dynamics import DelayedFeedback, Impatience, LostFeedback, Outages, ServiceTimes
 from cqbjax.policies import LinearBandit, LlmRanking, RandomRouting
 from cqbjax.sources import PromptPool
 
@@ -68,6 +68,7 @@ def play(policy, size, service, users=(), rate=0.5):
 def test_queue_does_not_change_during_an_outage_of_all_llms(size, lasting):
     """Users make two attempts: those that came early would all give up if silence were one."""
     service = [Outages(since=[SINCE] * SERVERS), *([ServiceTimes(rounds=2)] if lasting else [])]
+    service.append(LostFeedback(lost=0.0))  # whether feedback arrives is drawn, answer or not
     users = [Impatience(attempts=2)]
     policy = FixedServersPolicy(servers=jnp.arange(size, dtype=jnp.int32))
     carry, (decision, length) = play(policy, size, service, users)
@@ -124,10 +125,11 @@ class ReportedChoicePolicy:
         return state.at[feedback.choice].add(feedback.valid)
 
 
-def test_users_do_not_pretend_that_a_server_satisfied_them_that_was_not_offered():
-    users = [Impatience(attempts=1, pretends=1)]
+def test_servers_that_are_not_offered_neither_satisfy_users_nor_prolong_attempts():
+    """Users who abandon pretend that an answer satisfied them: that of the server offered."""
+    users, service = [Impatience(attempts=1, pretends=1)], [ServiceTimes(rounds=[1, HORIZON, 1])]
     assert (TABLE.utilities[:, 1] > TABLE.utilities[:, 2]).any()
-    carry, (decision, _) = play(ReportedChoicePolicy(), 2, [], users)
+    carry, (decision, _) = play(ReportedChoicePolicy(), 2, service, users)
     np.testing.assert_array_equal(carry.state, [0, int(decision.valid.sum()), 0])
     assert int(carry.state[1]) > 10 and (decision.choice == 2)[decision.valid].any()
 

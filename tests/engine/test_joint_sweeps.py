@@ -96,6 +96,18 @@ def test_runs_at_other_seeds_or_rates_are_not_shared():
     np.testing.assert_allclose(batch.runs.rate, [0.3] * 4 + [0.4] * 2)
 
 
+def test_points_that_record_other_rounds_do_not_share_a_batch():
+    specs = [
+        build_spec({"random": RandomRouting()}, TABLE, [0.3], [0], 24, record_every=every)
+        for every in (1, 6)
+    ]
+    recorded = [
+        {one.records.every for one in batch.specs}
+        for batch in plan_sweep(specs).batches if batch.labels == ("random",)
+    ]  # fmt: skip
+    assert recorded == [{1}, {6}]
+
+
 @pytest.mark.slow
 def test_shared_runs_equal_those_of_a_separate_grid_point():
     grid = sharing_points()

@@ -7,7 +7,8 @@ import xarray as xr
 from composing import REPOSITORY, compose_config, run_command
 
 from cqbjax.cli._instantiate import make
-from cqbjax.experiments import grid, sensitivity, study_types
+from cqbjax.experiments import configs, grid, sensitivity, study_types
+from cqbjax.experiments.grid import GridPoint
 from cqbjax.experiments.sensitivity import Sensitivity, write_label
 from cqbjax.figures import sensitivity as sensitivity_figures
 from cqbjax.results import files
@@ -133,6 +134,14 @@ def test_sensitivity_figure_has_a_panel_per_constant_and_marks_the_preset():
 
 def planted_noise():
     return float(3.0 * np.random.default_rng(0).normal(size=6).mean())
+
+
+def test_other_constants_vary_at_the_rho_of_the_preset_only():
+    values = PRESET | {"num_samples": 1, "source": {"rho": 5.0}, "K": 1, "kind": SMALL}
+    config = configs.ComposedConfig(configs.to_config(values))
+    points = Sensitivity(**SMALL).compose([GridPoint("K=1", config, {}, {})], config, {})
+    varied = {one.name: [key for key in SMALL if one.config.kind[key]] for one in points}
+    assert varied == {"K=1,rho=1": [], "K=1,rho=5": ["alpha_scale", "lambda0", "c1", "M"]}
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from cqbjax import policies
 from cqbjax.log_analysis import compare, fit, requests, retries, scenario
@@ -36,6 +37,28 @@ def make_comparison(queue, expected=None, numbers=None, unsupported=0.0, seeds=4
     return compare.Comparison(
         labels, outcomes, expected, numbers, rates, ABOUT, errors, none, arrivals=300.0, service=0.5
     )  # fmt: skip
+
+
+def test_outcomes_are_means_over_attempts_or_over_queries_that_depart():
+    axes, table = ("policy", "seed", "ended", "prompt", "server"), np.zeros((2, 2))
+    tried, left = np.array([[4.0, 0], [2, 2]]), np.array([[1.0, 0], [2, 1]])
+    system = (("policy", "seed", "round"), np.ones((1, 1, 4)))
+    data = xr.Dataset({
+        "by_prompt": (axes, np.stack([tried, left])[None, None]),
+        "time_mean": (axes[:2], [[3.0]]), "queue_length": system, "away": system,
+        "in_service": system,
+    })  # fmt: skip
+    arrays = scenario.ScenarioArrays(
+        table, table, table, dollars=table + 1, seconds=table, supported=table + [1, 0],
+        low=np.array([[0.5, 0.1], [0.2, 0.9]]), high=np.array([[0.8, 0.1], [0.6, 1.0]]),
+        routing=table,
+    )  # fmt: skip
+    outcomes = compare._read_outcomes(data, arrays, ABOUT, 2.0)
+    assert {name: values.item() for name, values in outcomes.items()} == pytest.approx({
+        "queue": 3, "wait": 30, "attempts": 8 / 4, "departs": 4 / 8, "usd": 8 / 4,
+        "low": (0.5 + 2 * 0.2 + 0.9) / 4, "high": (0.8 + 2 * 0.6 + 1.0) / 4,
+        "unsupported": 2 / 8, "breaks": 2 / (8 * 2 * 10 / 4),
+    })  # fmt: skip
 
 
 def test_variance_of_the_data_is_separated_from_variance_of_seeds():

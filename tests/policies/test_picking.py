@@ -42,7 +42,9 @@ def test_assortments_with_an_unavailable_server_are_replaced(size):
     np.testing.assert_array_equal(made, wanted)
 
 
-@pytest.mark.parametrize(("retry", "few"), [("same", None), ("fallback", None), ("same", 1)])
+@pytest.mark.parametrize(
+    ("retry", "few"), [("same", None), ("fallback", None), ("same", 1), ("fallback", 1)]
+)
 def test_best_choice_matches_exhaustive_search(retry, few):
     """Who is down comes last, then who was shown more often, then who is worse."""
     problem, draw = Problem(4, 2, 2, 5, 9, "disjoint", True), np.random.default_rng(7)

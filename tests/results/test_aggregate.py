@@ -7,10 +7,12 @@ import scipy.stats
 import xarray as xr
 from fabricated import fabricate
 
+from cqbjax import figures
 from cqbjax.cli import aggregate
 from cqbjax.figures import sweeps
 from cqbjax.results import frame as frames
 from cqbjax.results import store
+from cqbjax.results.summaries import throughput
 from cqbjax.results.tables import load_table
 
 
@@ -49,6 +51,22 @@ def test_aggregate_rows_match_the_arrays():
     assert own["minus"].is_null().all() and own["minus_low"].is_null().all()
 
 
+def test_differences_of_shares_have_students_interval():
+    share = (points()[0]["departures"] / 100).assign_attrs(units="")
+    made = points()[0].assign(satisfied=share)
+    (row,) = frames.aggregate_points([made], ["satisfied"], reference="acqb").filter(
+        policy="random", arrival_rate=0.7
+    ).to_dicts()  # fmt: skip
+    last = share.sel(arrival_rate=0.7).isel(round=-1)
+    values = (last.sel(policy="acqb") - last.sel(policy="random")).values
+    ends = scipy.stats.t.interval(0.95, 4, values.mean(), scipy.stats.sem(values))
+    # In [0, 1], as the shares themselves, whose interval is Wilson's.
+    assert values.mean() > 0
+    assert (row["minus_low"], row["minus_high"]) == pytest.approx(ends)
+    own = last.sel(policy="random").values
+    assert row["low"] != pytest.approx(own.mean() + ends[0] - values.mean())
+
+
 def test_files_hold_the_same_table(tmp_path):
     frame = frames.aggregate_points(points())
     parquet, csv = frames.save_aggregate(frame, tmp_path / "table")
@@ -57,13 +75,17 @@ def test_files_hold_the_same_table(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_command_tabulates_all_recorded_arrays_by_default(monkeypatch, tmp_path):
+def test_command_tabulates_all_recorded_arrays_by_default_and_draws_the_gap(monkeypatch, tmp_path):
     made = [one.assign(answered=one["departures"] / one["round"]) for one in points()]
+    drawn, draw = [], figures.draw_over_keys
+    monkeypatch.setattr(
+        figures, "draw_over_keys", lambda *words: drawn.append(words[1]) or draw(*words)
+    )
     monkeypatch.setattr(store, "load_points", lambda folder: made)
     words = [str(tmp_path), "--out", str(tmp_path / "table")]
     aggregate.aggregate(aggregate.ARGUMENTS.parse_args(words))
     table = pl.read_csv(tmp_path / "table.csv")
-    assert {*table["metric"]} == {"gap", "throughput", "answered"}
+    assert {*table["metric"]} == {"gap", "throughput", "answered"} and drawn == ["gap"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +135,13 @@ def test_heat_map_colours_are_scaled_per_policy(other_gap, ends):
 def test_one_key_is_drawn_as_lines_with_intervals():
     figure = sweeps.draw_over_keys(points(), "throughput", 30, ["arrival_rate"])
     (axis,) = figure.axes
+    # Seeds are the replications: the values of other keys are averaged first.
+    each = [throughput(one).sel(policy="acqb", round=30, arrival_rate=0.7) for one in points()]
+    by_seed = np.mean(each, axis=0)
+    ends = scipy.stats.t.interval(0.95, 4, by_seed.mean(), scipy.stats.sem(by_seed))
+    band = axis.collections[0].get_paths()[0].vertices
+    height = band[band[:, 0] == 0.7][:, 1]
+    assert (height.min(), height.max()) == pytest.approx(ends)
     assert [line.get_label() for line in axis.lines] == ["ACQB", "random query and LLM"]
     assert list(axis.lines[0].get_xdata()) == [0.6, 0.7] and len(axis.collections) == 2
     assert "round 30" in figure.get_suptitle()

@@ -9,7 +9,13 @@ from stationary import close, sweep_stationary
 
 import cqbjax
 from cqbjax import mnl, policies, rng
-from cqbjax.sources import Coin, PartlyLinear, SuccessProbabilities, Synthetic
+from cqbjax.sources import (
+    Coin,
+    PartlyLinear,
+    SuccessProbabilities,
+    Synthetic,
+    rejection_sampling,
+)
 from tests.reference import queues
 
 
@@ -108,6 +114,16 @@ def test_mean_queues_of_one_query_type_match_geo_geo_1():
     for label, chance in (("random", 0.6), ("optimal", 0.8)):
         queue = data.queue_length.sel(policy=label).mean("round")
         close(queue, queues.geometric(chance, rate))
+
+
+def test_slackness_is_relative_to_the_reference_rate_or_else_to_the_arrival_rate(monkeypatch):
+    monkeypatch.setattr(
+        rejection_sampling, "draw_accepted", lambda draw, utilities, least, *_: (least, None)
+    )
+    for reference, rate, wanted in ((0.6, 0.2, 0.7), (None, 0.2, 0.3)):
+        source = Synthetic(slackness=0.1, reference_rate=reference)
+        least = float(draw(source, rate=rate).contexts)
+        assert 1 / (1 + np.exp(-least)) == pytest.approx(wanted)
 
 
 @pytest.mark.slow

@@ -158,6 +158,16 @@ def test_knn_averages_over_the_nearest_prompts_by_cosine() -> None:
         np.testing.assert_allclose(score, expected, atol=1e-12)
 
 
+def test_carrot_averages_cost_over_another_number_of_prompts_than_performance() -> None:
+    draw = np.random.default_rng(0)
+    x, held = draw.normal(size=(12, 3)), draw.normal(size=(4, 3))
+    split = OfflineSplit(x, draw.random((12, 2)), draw.random((12, 2)))
+    carrot = Carrot(grid=(1,), cost_grid=(6,)).fit(split, rho=2.0, seed=0)
+    near = np.argsort(-held @ (x / np.linalg.norm(x, axis=1, keepdims=True)).T, axis=1)
+    cost = split.cost[near[:, :6]].mean(axis=1)
+    np.testing.assert_allclose(carrot.predict(held), split.performance[near[:, 0]] - 2.0 * cost)
+
+
 def test_rows_tied_with_the_kth_neighbour_share_its_weight() -> None:
     # Cosines with the query are 1; .6 four times, twice by one vector and once by a longer one; -1.
     stored = np.array([[3, 4], [3, -4], [1, 0], [3, 4], [-1, 0], [6, 8]], np.float32)
