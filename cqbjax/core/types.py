@@ -281,8 +281,8 @@ class Needs(NamedTuple):
 
     Attributes:
         true_utilities: `Observation.utilities`, for an oracle.
-        contexts: `Observation.features`. A policy without contexts often has a long queue. If
-            False, a run therefore starts with as many queue slots as uniform routing needs.
+        contexts: `Observation.features`. If False, a run starts with as many queue slots as uniform
+            routing needs, because policies without contexts often have long queues.
         offer_counts: `Queue.offer_counts`, the offers of each server to each waiting query.
         entry_rounds: `Queue.entry_rounds`, the round of each query's arrival or last attempt.
         smaller_assortments: the field `Action.offered`, because the policy may offer fewer than K

@@ -74,8 +74,8 @@ def sweep(
         capacity: queue slots. `auto` starts small and repeats an overflowing run with four times as
             many, on the same draws. A number is never increased: overflow is then an error.
         chunk: runs per device that run at once; None chooses them from memory.
-        memory_gb: what runs that run at once may take on all devices, in 10^9 bytes; None is two
-            fifths of memory.
+        memory_gb: memory for simultaneous runs, on all devices together, in 10^9 bytes. None: two
+            fifths of the memory, on a GPU four fifths.
         devices: where to run; None is all of them.
         progress: True shows a bar with rounds per second and the time left on a terminal, and
             prints a line per minute elsewhere; or a `Reporter`.

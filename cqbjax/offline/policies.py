@@ -55,7 +55,7 @@ class TrainedRouter:
     explore_rounds: float = 0.0
 
     def check(self, problem: Problem) -> None:
-        """Raise a `ValueError` for an unknown option, or a posterior without log-odds."""
+        """Raise a `ValueError` for an unknown option, or a retry rule that needs log-odds."""
         check_options(self)
         check_interval(self, "(0, inf)", "precision")
         on_departures = getattr(self.router, "on_departures", False)

@@ -96,8 +96,8 @@ def load_points(
 
     If a point was computed several times, with other constants, data or code, only the newest
     result is returned, with all its arrival rates and seeds. The newest result is the one
-    that the last command computed, or found stored. If its seeds differ between policies or rates,
-    several datasets are returned, each without missing values.
+    that the last command computed, or found stored. If its policies or rates have different
+    seeds, it is returned in several datasets, each without missing values.
 
     Args:
         path: a file, a folder with results, or a list of these.
@@ -107,8 +107,8 @@ def load_points(
             are enough.
 
     Returns:
-        One dataset for each point. Its attributes are those stored with the point, the keys under
-        `varied` in its manifest, and `path`, its file.
+        One dataset for each point, or several as above. Its attributes are those stored with the
+        point, the keys under `varied` in its manifest, and `path`, its file.
 
     Raises:
         ResultError: no result under `path`, none with that key, or a damaged one.

@@ -200,7 +200,7 @@ class ArrivalWrapper(SourceWrapper):
         self.source.check(seeds, arrival_rate / channels, K)
 
     def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
-        """Draw T * A rounds of the inner source, A inner rounds for the arrivals of each round."""
+        """Draw T * A rounds of the inner source: a round's queries come from A inner rounds."""
         most = self._max_arrivals
         longer = problem._replace(horizon=problem.horizon * most, max_arrivals=1)
         workload: Workload = self.source.draw_workload(key, arrival_rate, longer)
