@@ -82,8 +82,8 @@ class TrainedRouter:
 
         Args:
             utilities: [I, N] predicted utilities of its pool.
-            scores: None, or of a router that predicts types of prompts (`Conditional`): [I, G] the
-                log-probability of each type.
+            scores: [I, G] log-probabilities of the types of prompts, if the router predicts types
+                (`Conditional`); else None.
             types: [G, N] departure probabilities of each type.
         """
         routing = RouterPolicy(

@@ -37,8 +37,9 @@ class LlmCounts(NamedTuple):
     """Counts of each server, and outcomes by prompt.
 
     Attributes:
-        offered: [N] int32, attempts with the server whose feedback arrived: T_S(t-1) of Q-UCB.
-        accepted: [N] int32, how many attempts in `offered` ended with the server's answer accepted.
+        offered: [N] attempts with the server whose feedback arrived, discounted with a `discount`
+            below 1: T_S(t-1) of Q-UCB.
+        accepted: [N] how many attempts in `offered` ended with the server's answer accepted.
         tally: outcomes by prompt for `retry="cache"` and `retry="recall"`, else None.
     """
 
@@ -66,7 +67,7 @@ class _CountBandit:
 
     def init(self, problem: Problem, contexts: Array) -> LlmCounts:
         """Return empty counts."""
-        zeros = jnp.zeros(problem.num_servers, jnp.int32)
+        zeros = jnp.zeros(problem.num_servers)
         return LlmCounts(zeros, zeros, retries.init_tally(self.retry, problem, contexts))
 
     def choose(
@@ -180,6 +181,8 @@ class LlmRanking(_CountBandit):
             user chose another answer.
         tries: how often `index="best"` offers each server before it fixes the ranking.
         width: the standard deviations that `index="ucb"` adds to the mean.
+        discount: gamma, by which each attempt multiplies all counts before it is counted, so that
+            the ranking follows preferences that change (Garivier and Moulines 2011); 1: never.
         schedule: the queue rule that picks the query, or `joint`: the query whose assortment,
             chosen by the rule `retry`, has the best ranks.
         retry: how a query that returns is routed: `same`; `fallback`, the next server in the
@@ -193,18 +196,20 @@ class LlmRanking(_CountBandit):
     index: Literal["best", "thompson", "greedy", "ucb"] = static(default="best")
     tries: Array | float = 10.0
     width: Array | float = 1.0
+    discount: Array | float = 1.0
     schedule: queueing.Schedule | Array = option(default="oldest")
     retry: retries.Retry = static(default="same")
     precision: Array | float = 1.0
 
     def check(self, problem: Problem) -> None:
-        """Validate the options, the number of tries, the width and the precision.
+        """Validate the options and the constants.
 
         Raises:
             ValueError: naming the setting and what is allowed.
         """
         check_interval(self, "[1, inf]", "tries")
         check_interval(self, "[0, inf]", "width")
+        check_interval(self, "(0, 1]", "discount")
         check_interval(self, "(0, inf)", "precision")
 
     def select(self, key: Array, state: LlmCounts, observation: Observation) -> Action:
@@ -241,4 +246,6 @@ class LlmRanking(_CountBandit):
         counts = feedback.valid
         if self.index == "best":
             counts = counts & self._trying(state, observation)
+        kept = jnp.where(counts, self.discount, 1.0)
+        state = state._replace(offered=kept * state.offered, accepted=kept * state.accepted)
         return self.count(state, observation, action, feedback, counts)

@@ -101,8 +101,8 @@ def load_points(
 
     Args:
         path: a file, a folder with results, or a list of these.
-        rounds: the rounds to read, to save memory with thousands of points; None reads all. If a
-            round was not recorded, the last recorded round before it is read.
+        rounds: the rounds to read, to save memory with thousands of points; None reads all. For a
+            round that was not recorded, the last earlier one that was is read.
         key: the cache key of an older result, as listed by `cqbjax stored`; its first characters
             are enough.
 

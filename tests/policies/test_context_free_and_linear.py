@@ -135,6 +135,20 @@ def test_ucb_ranking_adds_standard_deviations_to_the_beta_mean(width):
         assert sorted(index[action.servers]) == pytest.approx(np.sort(index)[-2:], rel=1e-6)
 
 
+@pytest.mark.parametrize("discount", [1.0, 0.5])
+def test_each_attempt_with_feedback_discounts_all_earlier_counts(discount):
+    policy, seen = LlmRanking(index="ucb", discount=discount), observe()
+    state = policy.init(seen.problem, jnp.zeros((6, DIM)))._replace(
+        offered=jnp.asarray([8.0, 2.0, 0.0, 4.0]), accepted=jnp.asarray([4.0, 2.0, 0.0, 0.0])
+    )
+    action, feedback = make_feedback([1], 0)
+    after = policy.update(state, seen, action, feedback)
+    assert after.offered.tolist() == [8 * discount, 2 * discount + 1, 0, 4 * discount]
+    assert after.accepted.tolist() == [4 * discount, 2 * discount + 1, 0, 0]
+    lost = policy.update(state, seen, action, feedback._replace(valid=jnp.bool_(False)))
+    assert lost.offered.tolist() == state.offered.tolist()
+
+
 def test_fallback_offers_the_next_ranked_llm_on_a_retrial():
     shown = jnp.zeros((3, SERVERS), jnp.int32).at[2, 1].set(1)
     policy = LlmRanking(retry="fallback")
@@ -194,6 +208,7 @@ def test_thompson_ranking_draws_from_the_beta_posteriors():
     ("policy", "message"),
     [(LlmRanking(tries=0.0), "tries=0 must"),
      (LlmRanking(index="ucb", width=-1.0), "width=-1 must"),
+     (LlmRanking(discount=0.0), "discount=0 must"),
      (LinearBandit(alpha=-1.0), "alpha=-1 must"), (LinearBandit(lambda0=0.0), "lambda0=0 must")],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(policy, message):

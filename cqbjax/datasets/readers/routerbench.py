@@ -52,9 +52,9 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
     list of strings is unwrapped. Rows without any score are dropped.
 
     Rows that share a `sample_id` are merged if no server has two scores. The row with most scores
-    gives prompt and costs. A score that it lacks is taken from the other row only if the LLM's
-    response is the same text: the same answer to the same question. The table's notes count dropped
-    and merged rows.
+    gives prompt and costs. If this row has no score for an LLM, the other row's score is taken, but
+    only if both rows hold the same text as the LLM's response. The table's notes count dropped and
+    merged rows.
 
     Args:
         path: a folder, a `.csv` or a `.pkl`.
