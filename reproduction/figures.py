@@ -43,6 +43,7 @@ def read_rows(panel: Mapping[str, Any], results: Path = RESULTS) -> pl.DataFrame
 
     They are rows of a table, whose column `value` is drawn, or of a frame of an extract, whose
     metric `value` is drawn. `where` selects rows, `policies` their policies; `scale` multiplies.
+    With `until`, x is the number of rounds from the row's round to this one.
     With `series`, each of these columns takes the place of a policy.
     """
     if "series" in panel:
@@ -70,6 +71,8 @@ def read_rows(panel: Mapping[str, Any], results: Path = RESULTS) -> pl.DataFrame
         rows = rows.filter(pl.col(key).is_in(wanted if isinstance(wanted, list) else [wanted]))
     if "policies" in panel:
         rows = rows.filter(pl.col("policy").is_in(panel["policies"]))
+    if "until" in panel:
+        rows = rows.with_columns((panel["until"] - pl.col(panel["x"])).alias(panel["x"]))
     rows = rows.with_columns(pl.col("mean", "low", "high").cast(pl.Float64) * scale)
     low, high = pl.min_horizontal("low", "high"), pl.max_horizontal("low", "high")
     return rows.with_columns(low=low, high=high).drop_nulls("mean")
