@@ -246,6 +246,6 @@ class LlmRanking(_CountBandit):
         counts = feedback.valid
         if self.index == "best":
             counts = counts & self._trying(state, observation)
-        kept = jnp.where(counts, self.discount, 1.0)
-        state = state._replace(offered=kept * state.offered, accepted=kept * state.accepted)
+        factor = jnp.where(counts, self.discount, 1.0)
+        state = state._replace(offered=factor * state.offered, accepted=factor * state.accepted)
         return self.count(state, observation, action, feedback, counts)
