@@ -37,8 +37,8 @@ class LlmCounts(NamedTuple):
     """Counts of each server, and outcomes by prompt.
 
     Attributes:
-        offered: [N] attempts with the server whose feedback arrived, discounted with a `discount`
-            below 1: T_S(t-1) of Q-UCB.
+        offered: [N] attempts with the server whose feedback arrived, T_S(t-1) of Q-UCB. With a
+            `discount` below 1 earlier attempts count less, here and in `accepted`.
         accepted: [N] how many attempts in `offered` ended with the server's answer accepted.
         tally: outcomes by prompt for `retry="cache"` and `retry="recall"`, else None.
     """
@@ -165,6 +165,7 @@ class QueueingBandit(_CountBandit):
 
 @read_when(
     tries=Condition("index", "best"), width=Condition("index", "ucb"),
+    discount=Condition("index", "thompson", "greedy", "ucb"),
     precision=Condition("retry", "posterior", "recall"),
 )  # fmt: skip
 @pytree
@@ -246,6 +247,7 @@ class LlmRanking(_CountBandit):
         counts = feedback.valid
         if self.index == "best":
             counts = counts & self._trying(state, observation)
-        factor = jnp.where(counts, self.discount, 1.0)
-        state = state._replace(offered=factor * state.offered, accepted=factor * state.accepted)
+        else:
+            factor = jnp.where(counts, self.discount, 1.0)
+            state = state._replace(offered=factor * state.offered, accepted=factor * state.accepted)
         return self.count(state, observation, action, feedback, counts)
