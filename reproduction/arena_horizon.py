@@ -1,10 +1,11 @@
-"""Whether the arena's ranking holds in longer runs: the tasks on real prompts with T = 5,000.
+"""Whether the arena's ranking holds in changed tasks, such as longer runs (T = 5,000).
 
     python -m reproduction.arena_horizon FOLDER NAME
 
 reads the studies of FOLDER, from `cqbjax run arena=TASK policy=[...] horizon=5000 first_seed=0
-name=TASK results_dir=FOLDER`, and writes `results/tables/NAME.csv`: gap and score of each policy,
-its group among the policies that ran, and its score on the board.
+name=TASK results_dir=FOLDER` (for a jump: `drift.jump_at=ROUND first_seed=2000000`), and writes
+`results/tables/NAME.csv`: gap and score of each policy, its group among the policies that ran, and
+its score on the board.
 """
 
 import sys
