@@ -103,7 +103,7 @@ def browser(page):
 
 
 def open_in_new_tab(browser, page):
-    """Open the page in a new tab, which has a process of its own."""
+    """Open the page in a new tab, which runs in a separate process."""
     browser.switch_to.new_window("tab")
     browser.get(page.as_uri())
 
